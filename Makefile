@@ -1,0 +1,71 @@
+# fedatlas: `make quickstart` on a fresh machine with Python 3.11 or newer; `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PACKAGES := platform algorithms dashboards sweeps
+
+# Overrides of sweeps: ALGORITHMS=local,fedgmc SEEDS=1 ROUNDS=20 ONLY=minesweeper,clients=5 FLAGS=--available-only
+ALGORITHMS ?=
+SEEDS ?=
+ROUNDS ?=
+ONLY ?=
+FLAGS ?=
+SWEEP_OPTIONS := $(if $(ALGORITHMS),--algorithms "$(ALGORITHMS)") $(if $(SEEDS),--seeds $(SEEDS)) \
+	$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only "$(ONLY)") $(FLAGS)
+
+# One thread per process: client processes already use every core.
+export OMP_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+
+.PHONY: help setup quickstart sweep-homophilic sweep-heterophilic test test-slow check format benchmark \
+	wheel clean
+
+help:
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
+
+setup: $(STAMP) ## create .venv with the pinned versions
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedatlas needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	mkdir -p build/typing/fedatlas
+	for package in $(PACKAGES); do ln -sfn ../../../$$package build/typing/fedatlas/$$package; done
+	touch $@
+
+quickstart: $(STAMP) ## the sweep `quickstart`: three methods on Minesweeper, with table and report
+	$(BIN)/fedatlas sweep quickstart $(SWEEP_OPTIONS)
+
+sweep-homophilic: $(STAMP) ## the 36 homophilic scenarios (ALGORITHMS= SEEDS= ROUNDS= ONLY= RAY_ADDRESS=)
+	$(BIN)/fedatlas sweep homophilic $(SWEEP_OPTIONS)
+
+sweep-heterophilic: $(STAMP) ## the 30 heterophilic scenarios, same overrides
+	$(BIN)/fedatlas sweep heterophilic $(SWEEP_OPTIONS)
+
+test: $(STAMP) ## all tests but the slow ones
+	$(BIN)/python -m pytest -q
+
+test-slow: $(STAMP) ## the slow tests
+	$(BIN)/python -m pytest -q -m slow
+
+check: $(STAMP) ## ruff, mypy and the layer test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(addprefix -p fedatlas.,$(PACKAGES))
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_packaging.py
+
+format: $(STAMP) ## apply ruff's fixes and formatting
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+benchmark: $(STAMP) ## seconds per round, start-up and memory by placement
+	$(BIN)/python benchmarks/rounds.py
+
+wheel: $(STAMP) ## build the wheel into dist/
+	$(BIN)/python -m build --wheel
+
+clean: ## remove what make made, but no results
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,96 @@
+"""What every backbone offers: initial weights and a forward pass over a cohort."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
+from fedatlas.platform.federation.messages import Tensors
+from fedatlas.platform.randomness import SERVER, stream
+
+Activation = Literal["relu", "elu", "tanh", "identity"]
+
+
+@dataclass(frozen=True)
+class Representation:
+    """Result of a forward pass over k clients.
+
+    Attributes:
+        logits: [k, n, C].
+        embedding: what the classifier reads, before its dropout, [k, n, p].
+        ego: structure-free embedding [k, n, p] of backbones that have one.
+        rings: aggregates of the exact 1-hop and 2-hop rings, [k, n, p] each, of backbones that have them.
+    """
+
+    logits: Tensor
+    embedding: Tensor
+    ego: Tensor | None = None
+    rings: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Backbone(ABC):
+    """A graph neural network without its weights.
+
+    Weights are dictionaries; names start with ``encoder.`` or ``classifier.``, so that methods can share
+    parts. Stacked weights carry the client axis first.
+
+    Attributes:
+        hidden: width p.
+        dropout: probability of dropping an entry of a hidden representation.
+        input_dropout: probability of dropping an input feature.
+        activation: non-linearity of hidden layers.
+    """
+
+    name: ClassVar[str]
+
+    hidden: int = 128
+    dropout: float = 0.5
+    input_dropout: float = 0.0
+    activation: Activation = "relu"
+
+    @abstractmethod
+    def initialise(self, task: Task) -> Tensors:
+        """Initial float32 weights without client axis, drawn from the task's seed."""
+
+    @abstractmethod
+    def forward(self, weights: Tensors, cohort: Cohort, dropout: Dropout | None) -> Representation:
+        """Forward pass with stacked weights [k, ...]; `dropout` is None in evaluation."""
+
+    def act(self, values: Tensor) -> Tensor:
+        """The hidden non-linearity."""
+        if self.activation == "relu":
+            return torch.relu(values)
+        if self.activation == "elu":
+            return torch.nn.functional.elu(values)
+        return torch.tanh(values) if self.activation == "tanh" else values
+
+    def _drop(self, purpose: str, values: Tensor, dropout: Dropout | None) -> Tensor:
+        return values if dropout is None else dropout.apply(purpose, values, self.dropout)
+
+
+def glorot(task: Task, name: str, rows: int, columns: int) -> Tensor:
+    """Glorot-uniform matrix [rows, columns]: U(-a, a) with a = sqrt(6 / (rows + columns))."""
+    return uniform(task, name, (rows, columns), math.sqrt(6.0 / (rows + columns)))
+
+
+def uniform(task: Task, name: str, shape: tuple[int, ...], bound: float) -> Tensor:
+    """U(-bound, bound) from the stream of this parameter name."""
+    draw = stream(task.seed, SERVER, -1, f"init/{name}").uniform(-bound, bound, shape)
+    return torch.from_numpy(draw.astype(np.float32))
+
+
+def linear(task: Task, name: str, rows: int, columns: int) -> Tensors:
+    """Weight [rows, columns] and bias [columns], both U(-1/sqrt(rows), 1/sqrt(rows)) as torch.nn.Linear."""
+    bound = 1.0 / math.sqrt(rows)
+    return {
+        f"{name}.weight": uniform(task, f"{name}.weight", (rows, columns), bound),
+        f"{name}.bias": uniform(task, f"{name}.bias", (columns,), bound),
+    }

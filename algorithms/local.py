@@ -1,0 +1,32 @@
+"""Local training: every client alone, the lower reference."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from fedatlas.algorithms.aggregation import Aggregation
+from fedatlas.algorithms.weight_sharing import (
+    SharedClient,
+    SharedServer,
+    WeightSharing,
+    WeightSharingConfiguration,
+)
+
+
+class LocalConfiguration(WeightSharingConfiguration):
+    """Defaults of local training."""
+
+    aggregation: Aggregation = Field("none", description="nothing travels")
+
+
+class Local(WeightSharing[LocalConfiguration, SharedServer, SharedClient]):
+    """min CE_m(theta_m) on each client, from common initial weights; no message.
+
+    Equals any weight-sharing method with `aggregation=none`.
+    """
+
+    name: ClassVar[str] = "local"
+    title: ClassVar[str] = "Local"
+    configuration_type: ClassVar[type[WeightSharingConfiguration]] = LocalConfiguration

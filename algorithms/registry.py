@@ -1,0 +1,83 @@
+"""All methods, in the order of the tables, and how an instance is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedatlas.algorithms.backbones import BACKBONES, Backbone
+from fedatlas.algorithms.fedavg import FedAvg, FedOpt
+from fedatlas.algorithms.fedgmc import FedGMC
+from fedatlas.algorithms.fedper import FedPer
+from fedatlas.algorithms.fedprox import FedProx
+from fedatlas.algorithms.local import Local
+from fedatlas.algorithms.weight_sharing import WeightSharing, WeightSharingConfiguration
+from fedatlas.platform.errors import ConfigurationError, unknown_name
+
+Method = WeightSharing[Any, Any, Any]
+
+ALGORITHMS: dict[str, type[Method]] = {
+    "local": Local,
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "fedopt": FedOpt,
+    "fedper": FedPer,
+    "fedgmc": FedGMC,
+}
+
+
+def algorithm_type(name: str) -> type[Method]:
+    """The class of a method.
+
+    Raises:
+        ConfigurationError: unknown name, with the closest valid ones.
+    """
+    if name not in ALGORITHMS:
+        raise unknown_name("algorithm", name, ALGORITHMS)
+    return ALGORITHMS[name]
+
+
+def create(name: str, backbone: str | None = None, options: Mapping[str, Any] | None = None) -> Method:
+    """A configured method.
+
+    Args:
+        name: method, a key of `ALGORITHMS`.
+        backbone: a key of `BACKBONES`; None for the method's own.
+        options: values of the method's configuration.
+
+    Raises:
+        ConfigurationError: unknown method, backbone, option or value.
+    """
+    method = algorithm_type(name)
+    configuration = validate(name, options or {})
+    backbone_name = backbone or method.default_backbone
+    if backbone_name not in BACKBONES:
+        raise unknown_name("backbone", backbone_name, BACKBONES)
+    kind = BACKBONES[backbone_name]
+    fields = {entry.name for entry in dataclasses.fields(kind)}
+    values = {key: value for key, value in configuration.model_dump().items() if key in fields}
+    network: Backbone = kind(**values)
+    return method(configuration, network)
+
+
+def validate(name: str, options: Mapping[str, Any]) -> WeightSharingConfiguration:
+    """Check the options of a method.
+
+    Raises:
+        ConfigurationError: names the option, the value and what is allowed.
+    """
+    kind = algorithm_type(name).configuration_type
+    for key in options:
+        if key not in kind.model_fields:
+            raise unknown_name(f"option of {name}", key, kind.model_fields)
+    try:
+        return kind(**options)
+    except ValidationError as error:
+        parts = [
+            f"{'.'.join(str(place) for place in detail['loc']) or name}={detail['input']!r}: {detail['msg']}"
+            for detail in error.errors()
+        ]
+        raise ConfigurationError(f"algorithm {name}: " + "; ".join(parts)) from error

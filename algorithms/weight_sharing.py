@@ -1,0 +1,248 @@
+"""The skeleton of methods that train one model per client and share some of its weights.
+
+Local, FedAvg, FedPer and FedOpt are settings of it; FedGMC adds losses and messages of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedatlas.algorithms.aggregation import (
+    Aggregation,
+    ClientWeights,
+    Shared,
+    normalised_client_weights,
+    shared_names,
+    weighted_mean,
+)
+from fedatlas.algorithms.backbones import Activation, Backbone, Representation
+from fedatlas.algorithms.optimizer import AdamState, adam_step
+from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
+from fedatlas.platform.federation.contract import Algorithm, LocalUpdate, MethodConfiguration
+from fedatlas.platform.federation.messages import Broadcast, Tensors, Upload, prefixed, unprefixed
+from fedatlas.platform.federation.state import transient
+
+
+class WeightSharingConfiguration(MethodConfiguration):
+    """Settings that all weight-sharing methods have; the defaults are the protocol's."""
+
+    hidden: int = Field(128, ge=1, description="hidden width p")
+    dropout: float = Field(0.5, ge=0, lt=1, description="dropout of hidden representations")
+    input_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of input features")
+    activation: Activation = Field("relu", description="hidden non-linearity")
+    propagation: int = Field(1, ge=1, le=4, description="propagation rounds (H2GCN)")
+    second_hop_limit: int | None = Field(None, ge=1, description="bound on 2-hop neighbours (H2GCN)")
+    lr: float = Field(0.01, gt=0, description="learning rate of Adam")
+    weight_decay: float = Field(1e-6, ge=0, description="weight decay, added to the gradient")
+    epochs: int = Field(1, ge=1, description="local epochs E per round, one full-batch step each")
+    aggregation: Aggregation = Field("fedavg", description="how shared weights travel")
+    shared: Shared = Field("all", description="which parameters travel")
+    client_weights: ClientWeights = Field("uniform", description="weights of clients in the aggregation")
+    local_lr: float = Field(0.1, gt=0, description="fedopt with E > 1: rate of the local gradient steps")
+
+    @property
+    def travelling(self) -> Shared:
+        """What is shared once the aggregation rule is taken into account."""
+        return "none" if self.aggregation == "none" else self.shared
+
+
+@dataclass
+class SharedServer:
+    """Server side: shared weights without client axis, and moments if the server optimises."""
+
+    weights: Tensors
+    optimizer: AdamState = field(default_factory=AdamState)
+
+
+@dataclass
+class SharedClient:
+    """Client side: stacked weights and the moments of each client's own Adam, all [k, ...]."""
+
+    weights: Tensors
+    optimizer: AdamState
+    logits: Tensor | None = transient()
+
+
+ConfigurationT = TypeVar("ConfigurationT", bound=WeightSharingConfiguration)
+ServerT = TypeVar("ServerT", bound=SharedServer)
+ClientT = TypeVar("ClientT", bound=SharedClient)
+
+
+class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT, ClientT]):
+    """Federated training with shared weights.
+
+    Each local epoch minimises the sum over clients of each client's own objective, so the gradients of the
+    stacked weights are those of k separate programs.
+
+    Args:
+        configuration: settings of the method.
+        backbone: the network; by default the method's `default_backbone`.
+    """
+
+    uploads: ClassVar[frozenset[str]] = frozenset({"weights", "size"})
+    downloads: ClassVar[frozenset[str]] = frozenset({"weights"})
+    default_backbone: ClassVar[str] = "gcn"
+    configuration_type: ClassVar[type[WeightSharingConfiguration]] = WeightSharingConfiguration
+
+    def __init__(self, configuration: ConfigurationT, backbone: Backbone) -> None:
+        self.configuration = configuration
+        self.backbone = backbone
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "backbone": self.backbone.name,
+            **self.configuration.model_dump(mode="json"),
+        }
+
+    # Server side
+
+    def init(self, task: Task) -> ServerT:
+        return self._server(self._shared(self.backbone.initialise(task)))
+
+    def broadcast(self, server: ServerT, round_number: int) -> Broadcast:
+        return Broadcast(prefixed("weights", server.weights))
+
+    def aggregate(self, server: ServerT, upload: Upload, round_number: int) -> ServerT:
+        sent = unprefixed("weights", upload.fields)
+        if not sent:
+            return server
+        weights = normalised_client_weights(self.configuration.client_weights, upload.fields)
+        mean = weighted_mean(sent, weights)
+        if self.configuration.aggregation == "fedavg":
+            return dataclasses.replace(server, weights=mean)
+        new = {name: weight.to(mean[name].dtype).clone() for name, weight in server.weights.items()}
+        optimizer = server.optimizer if server.optimizer.first else AdamState.zeros(new)
+        adam_step(new, mean, optimizer, self.configuration.lr, self.configuration.weight_decay)
+        return dataclasses.replace(server, weights=new, optimizer=optimizer)
+
+    # Client side
+
+    def join(self, cohort: Cohort) -> ClientT:
+        k = len(cohort.clients)
+        weights = {
+            name: weight.to(cohort.device, cohort.dtype).expand(k, *weight.shape).clone()
+            for name, weight in self.backbone.initialise(cohort.task).items()
+        }
+        own = weights
+        if self.configuration.aggregation == "fedopt":
+            travelling = shared_names(weights, self.configuration.travelling)
+            own = {name: weight for name, weight in weights.items() if name not in travelling}
+        return self._client(weights, AdamState.zeros(own), cohort)
+
+    def receive(self, client: ClientT, cohort: Cohort, broadcast: Broadcast) -> None:
+        client.logits = None
+        for name, weight in unprefixed("weights", broadcast.common).items():
+            client.weights[name].copy_(weight.expand_as(client.weights[name]))
+
+    def update(self, client: ClientT, cohort: Cohort, round_number: int) -> LocalUpdate:
+        gradients: Tensors = {}
+        losses: dict[str, Tensor] = {}
+        for epoch in range(self.configuration.epochs):
+            losses, current = self._gradients(client, cohort, round_number, epoch)
+            self._step(client, cohort, current, gradients, epoch)
+        client.logits = None
+        fields = {**self._sent_weights(client, gradients), **self._sizes(cohort)}
+        fields.update(self.own_upload(client, cohort, round_number))
+        return LocalUpdate(Upload(fields), {**losses, **self.own_metrics(client)})
+
+    def predict(self, client: ClientT, cohort: Cohort) -> Tensor:
+        if client.logits is not None:
+            return client.logits
+        with torch.no_grad():
+            return self.backbone.forward(client.weights, cohort, None).logits
+
+    # What a method adds
+
+    def losses(
+        self,
+        client: ClientT,
+        cohort: Cohort,
+        weights: Tensors,
+        representation: Representation,
+        round_number: int,
+    ) -> Mapping[str, Tensor]:
+        """Weighted terms of each client's objective besides cross-entropy, [k] each, by name.
+
+        `weights` are the live stacked weights that `representation` was computed with.
+        """
+        return {}
+
+    def own_upload(self, client: ClientT, cohort: Cohort, round_number: int) -> Tensors:
+        """Fields that the method uploads besides weights and sizes."""
+        return {}
+
+    def own_metrics(self, client: ClientT) -> Tensors:
+        """Per-client figures [k] to track besides the losses."""
+        return {}
+
+    def _server(self, weights: Tensors) -> ServerT:
+        return SharedServer(weights)  # type: ignore[return-value]
+
+    def _client(self, weights: Tensors, optimizer: AdamState, cohort: Cohort) -> ClientT:
+        return SharedClient(weights, optimizer)  # type: ignore[return-value]
+
+    # Steps of `update`
+
+    def _gradients(
+        self, client: ClientT, cohort: Cohort, round_number: int, epoch: int
+    ) -> tuple[dict[str, Tensor], Tensors]:
+        live = {name: weight.detach().requires_grad_() for name, weight in client.weights.items()}
+        representation = self.backbone.forward(live, cohort, Dropout(cohort, round_number, epoch))
+        terms = {"cross_entropy": cross_entropy(cohort, representation.logits)}
+        terms.update(self.losses(client, cohort, live, representation, round_number))
+        total = torch.stack(list(terms.values())).sum(dim=0)
+        names = list(live)
+        found = torch.autograd.grad(total.sum(), [live[name] for name in names])
+        losses = {f"loss/{name}": term.detach() for name, term in terms.items()}
+        losses["loss/total"] = total.detach()
+        return losses, dict(zip(names, found, strict=True))
+
+    def _step(
+        self, client: ClientT, cohort: Cohort, current: Tensors, gradients: Tensors, epoch: int
+    ) -> None:
+        configuration = self.configuration
+        if configuration.aggregation == "fedopt":
+            for name in shared_names(list(current), configuration.travelling):
+                gradient = current.pop(name)
+                gradients[name] = gradient if name not in gradients else gradients[name] + gradient
+                # Weights move between the epochs only, so that E = 1 is exactly a shared gradient step.
+                if epoch + 1 < configuration.epochs:
+                    client.weights[name].sub_(gradient, alpha=configuration.local_lr)
+        if current:
+            adam_step(
+                client.weights,
+                current,
+                client.optimizer,
+                configuration.lr,
+                configuration.weight_decay,
+                cohort.trained,
+            )
+
+    def _sent_weights(self, client: ClientT, gradients: Tensors) -> Tensors:
+        source = gradients if self.configuration.aggregation == "fedopt" else client.weights
+        return prefixed("weights", self._shared(source))
+
+    def _shared(self, weights: Mapping[str, Tensor]) -> Tensors:
+        return {name: weights[name] for name in shared_names(weights, self.configuration.travelling)}
+
+    def _sizes(self, cohort: Cohort) -> Tensors:
+        if self.configuration.travelling == "none":
+            return {}
+        return {
+            "size/train_nodes": cohort.train.sum(dim=1).to(torch.int32),
+            "size/nodes": cohort.nodes.sum(dim=1).to(torch.int32),
+        }
+
+
+def cross_entropy(cohort: Cohort, logits: Tensor) -> Tensor:
+    """Mean cross-entropy over each client's training nodes, [k]; 0 for a client without any."""
+    picked = torch.log_softmax(logits, dim=2).gather(2, cohort.labels[..., None])[..., 0]
+    return cohort.masked_mean(-picked, cohort.train)

@@ -1,0 +1,227 @@
+"""Which trials repeat each other: the row and the column of a table that a trial belongs to.
+
+Two trials share a cell only if nothing but the seed distinguishes them. What would make the scores of a
+column incomparable (metric, data, partition, evaluation) splits columns; any other setting splits rows. The
+names say what differs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedatlas.algorithms.registry import ALGORITHMS
+from fedatlas.platform.errors import ConfigurationError
+from fedatlas.platform.graphs.catalog import STANDIN_PREFIX, entry, names
+from fedatlas.platform.graphs.partition import MODES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONVENTIONS = {
+    "component": "largest",
+    "train_fraction": "None",
+    "test_fraction": "None",
+    "evaluation": "after_local",
+    "weighting": "uniform",
+}
+"""Settings that a column shares, with the values of the papers' protocol."""
+_COLUMN_PARAMS = {**CONVENTIONS, "partition_seed": "0"}
+_IDENTITIES = ("metric", "data_sha256", "partition_sha256")
+_NOT_OF_THE_ROW = {"seed", "label", "dataset", "partition", "clients", "allow_untrained", *_COLUMN_PARAMS}
+_REPEATED = {"method.epochs", "method.aggregation"}
+_HASH_LENGTH = 8
+
+
+@dataclass(frozen=True)
+class Column:
+    """A scenario under one set of conventions.
+
+    Attributes:
+        dataset, partition, clients: the scenario.
+        metric: ``accuracy`` or ``auc``.
+        detail: conventions that are not the protocol's or that distinguish it from another column.
+        stand_in: the graph is synthetic.
+        comparable: all conventions are those of the papers.
+    """
+
+    dataset: str
+    partition: str
+    clients: int
+    metric: str
+    detail: str = ""
+    stand_in: bool = False
+    comparable: bool = True
+
+    @property
+    def title(self) -> str:
+        """Name in tables and figures."""
+        return scenario_title(self.dataset, self.partition, self.clients, self.detail)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method with its settings.
+
+    Attributes:
+        name: the label, with the settings that distinguish it from another row of the same label.
+        label: the label that the study gives.
+        algorithm: key of the algorithm.
+        plain: the method as published: the label is its title and there is one such row.
+    """
+
+    name: str
+    label: str
+    algorithm: str
+    plain: bool
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A finished trial in its cell.
+
+    Attributes:
+        row, column, seed: where it belongs.
+        trial: the trial's record, with the columns of `fedatlas.platform.tracking.reading.trials`.
+    """
+
+    row: Row
+    column: Column
+    seed: int
+    trial: Mapping[str, Any]
+
+    @property
+    def run_id(self) -> str:
+        """MLflow id."""
+        return str(self.trial["run_id"])
+
+
+def scenario_title(dataset: str, partition: str, clients: int, detail: str = "") -> str:
+    """Name of a scenario for people, for example ``Cora · metis · 10 clients``."""
+    try:
+        name = entry(dataset).title
+    except ConfigurationError:
+        name = dataset
+    return " · ".join(part for part in (name, partition, f"{clients} clients", detail) if part)
+
+
+def finished(trials: pd.DataFrame) -> pd.DataFrame:
+    """The trials that count: status FINISHED, with a test score."""
+    return trials[(trials["status"] == "FINISHED") & trials["test_score"].notna()]
+
+
+def unfinished(trials: pd.DataFrame) -> pd.DataFrame:
+    """The other trials: failed, killed, running, or finished without a test score."""
+    return trials.drop(finished(trials).index)
+
+
+def arrange(trials: pd.DataFrame) -> list[Repetition]:
+    """Place the finished trials, sorted by column, row and seed.
+
+    Args:
+        trials: as `fedatlas.platform.tracking.reading.trials` returns them, newest first; of two trials that
+            nothing distinguishes the newer one counts.
+    """
+    records = [{str(key): value for key, value in row.items()} for row in finished(trials).to_dict("records")]
+    params = [json.loads(record["params"]) for record in records]
+    columns = _columns(records, params)
+    rows = _rows(records, params, columns)
+    placed: dict[tuple[Row, Column, int], Repetition] = {}
+    for record, row, column in zip(records, rows, columns, strict=True):
+        seed = int(record["seed"])
+        placed.setdefault((row, column, seed), Repetition(row, column, seed, record))
+    return sorted(placed.values(), key=_order)
+
+
+def _order(each: Repetition) -> tuple[object, ...]:
+    return (column_order(each.column), row_order(each.row), each.seed)
+
+
+def column_order(column: Column) -> tuple[object, ...]:
+    """Sort key: the papers' order of data sets, then partition, clients and detail."""
+    dataset = column.dataset.removeprefix(STANDIN_PREFIX)
+    return (
+        *_place(dataset, names()),
+        *_place(column.partition, MODES),
+        column.clients,
+        column.detail,
+        column.metric,
+    )
+
+
+def row_order(row: Row) -> tuple[object, ...]:
+    """Sort key: the registry's order of methods, the plain method first."""
+    return (*_place(row.algorithm, tuple(ALGORITHMS)), not row.plain, row.name)
+
+
+def _place(name: str, order: Sequence[str]) -> tuple[int, str]:
+    return (order.index(name) if name in order else len(order), name)
+
+
+def _scenario(record: Mapping[str, Any]) -> tuple[str, str, int]:
+    return str(record["dataset"]), str(record["partition"]), int(record["clients"])
+
+
+def _columns(records: list[dict[str, Any]], params: list[dict[str, str]]) -> list[Column]:
+    settings: list[dict[str, str]] = []
+    for record, given in zip(records, params, strict=True):
+        conventions = {key: given.get(key, default) for key, default in _COLUMN_PARAMS.items()}
+        identities = {key: str(record[key])[:_HASH_LENGTH] for key in _IDENTITIES}
+        settings.append({**conventions, **identities})
+    scenarios = [_scenario(record) for record in records]
+    varying = _varying(scenarios, settings)
+    return [
+        Column(
+            *scenario,
+            metric=str(record["metric"]),
+            detail=_detail(setting, varying[scenario] | _unusual(setting)),
+            stand_in=_is_stand_in(record),
+            comparable=all(setting[key] == value for key, value in CONVENTIONS.items()),
+        )
+        for record, scenario, setting in zip(records, scenarios, settings, strict=True)
+    ]
+
+
+def _rows(records: list[dict[str, Any]], params: list[dict[str, str]], columns: list[Column]) -> list[Row]:
+    settings = [
+        {
+            **{key: value for key, value in given.items() if key not in _NOT_OF_THE_ROW | _REPEATED},
+            "method_version": str(record["method_version"]),
+        }
+        for record, given in zip(records, params, strict=True)
+    ]
+    cells = [(str(record["label"]), column) for record, column in zip(records, columns, strict=True)]
+    varying = _varying(cells, settings)
+    rows = []
+    for record, cell, setting in zip(records, cells, settings, strict=True):
+        label, algorithm = cell[0], str(record["algorithm"])
+        detail = _detail(setting, varying[cell])
+        method = ALGORITHMS.get(algorithm)
+        plain = not detail and method is not None and label == method.title
+        rows.append(Row(f"{label} ({detail})" if detail else label, label, algorithm, plain))
+    return rows
+
+
+def _varying(groups: Sequence[Any], settings: Sequence[Mapping[str, str]]) -> dict[Any, set[str]]:
+    """For each group, the settings in which its members differ."""
+    first: dict[Any, Mapping[str, str]] = {}
+    varying: dict[Any, set[str]] = {}
+    for group, setting in zip(groups, settings, strict=True):
+        other = first.setdefault(group, setting)
+        different = {key for key in {*setting, *other} if setting.get(key) != other.get(key)}
+        varying.setdefault(group, set()).update(different)
+    return varying
+
+
+def _unusual(setting: Mapping[str, str]) -> set[str]:
+    return {key for key, default in _COLUMN_PARAMS.items() if setting[key] != default}
+
+
+def _detail(setting: Mapping[str, str], keys: set[str]) -> str:
+    return ", ".join(f"{key.removeprefix('method.')}={setting.get(key, 'unset')}" for key in sorted(keys))
+
+
+def _is_stand_in(record: Mapping[str, Any]) -> bool:
+    return record["data_kind"] == "stand-in" or str(record["dataset"]).startswith(STANDIN_PREFIX)

@@ -1,0 +1,284 @@
+"""Tables of results: method × scenario, and the summary at the end of a sweep.
+
+A score is the client mean at the best-validation round. A cell is its mean over seeds ± the population
+standard deviation (ddof = 0), in %, as the papers print it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fedatlas.dashboards.cells import Column, Repetition, Row, arrange, column_order, row_order
+from fedatlas.dashboards.literature import Published, published
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Group
+
+METRIC_NAMES = {"accuracy": "accuracy", "auc": "ROC-AUC"}
+NO_TRIAL = "No trial has finished."
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Scores of one method in one scenario, in %.
+
+    Attributes:
+        mean, std: test score over seeds, population standard deviation.
+        last: mean test score of the last round.
+        seeds: seeds that count; their number is n.
+        complete: every seed that any method has in this column is there.
+        best: the highest mean of the complete cells of a column with at least two of them.
+        published: the paper's figure for the plain method.
+    """
+
+    mean: float
+    std: float
+    last: float
+    seeds: tuple[int, ...]
+    complete: bool
+    best: bool
+    published: Published | None
+
+    @property
+    def n(self) -> int:
+        """Number of seeds."""
+        return len(self.seeds)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Seeds that other methods have in a column and this one does not."""
+
+    row: Row
+    column: Column
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ScenarioTable:
+    """Method × scenario.
+
+    Attributes:
+        kind: ``measured`` (real and generated data) or ``stand-in`` (synthetic graphs).
+        rows, columns: in display order.
+        cells: a method that did not run in a scenario has none.
+        average_rank: mean rank of each method (1 is best, ties share theirs) over the ranked columns; empty
+            if there is no such column or only one method.
+        ranked_columns: number of columns in which every method of the table has every seed.
+        missing: what keeps the other columns from being ranked.
+        repetitions: the trials behind the cells.
+    """
+
+    kind: Literal["measured", "stand-in"]
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    cells: Mapping[tuple[Row, Column], Cell]
+    average_rank: Mapping[Row, float]
+    ranked_columns: int
+    missing: tuple[Missing, ...]
+    repetitions: tuple[Repetition, ...]
+
+
+def method_by_scenario(trials: pd.DataFrame) -> tuple[ScenarioTable, ...]:
+    """Tables of the finished trials: one of real and generated data, one of stand-ins; no empty ones.
+
+    Args:
+        trials: as `fedatlas.platform.tracking.reading.trials` returns them.
+    """
+    placed = arrange(trials)
+    measured = [each for each in placed if not each.column.stand_in]
+    stand_in = [each for each in placed if each.column.stand_in]
+    tables = []
+    if measured:
+        tables.append(_table("measured", measured))
+    if stand_in:
+        tables.append(_table("stand-in", stand_in))
+    return tuple(tables)
+
+
+def _table(kind: Literal["measured", "stand-in"], placed: list[Repetition]) -> ScenarioTable:
+    rows = tuple(sorted({each.row for each in placed}, key=row_order))
+    columns = tuple(sorted({each.column for each in placed}, key=column_order))
+    groups: dict[tuple[Row, Column], list[Repetition]] = {}
+    for each in placed:
+        groups.setdefault((each.row, each.column), []).append(each)
+    seeds = {column: {each.seed for each in placed if each.column == column} for column in columns}
+    means = {key: _mean(group, "test_score") for key, group in groups.items()}
+    complete = {key: {each.seed for each in group} == seeds[key[1]] for key, group in groups.items()}
+    cells: dict[tuple[Row, Column], Cell] = {}
+    for key, group in groups.items():
+        row, column = key
+        rivals = [means[row, column] for row in rows if complete.get((row, column))]
+        cells[key] = Cell(
+            mean=means[key],
+            std=100 * float(np.std([each.trial["test_score"] for each in group])),
+            last=_mean(group, "last_test_score"),
+            seeds=tuple(each.seed for each in group),
+            complete=complete[key],
+            best=complete[key] and len(rivals) > 1 and bool(np.isclose(means[key], max(rivals), atol=1e-9)),
+            published=_published(row, column),
+        )
+    ranked = [column for column in columns if all(complete.get((row, column)) for row in rows)]
+    missing = []
+    for row in rows:
+        for column in columns:
+            have = set(cells[row, column].seeds) if (row, column) in cells else set()
+            if lacking := seeds[column] - have:
+                missing.append(Missing(row, column, tuple(sorted(lacking))))
+    return ScenarioTable(
+        kind,
+        rows,
+        columns,
+        cells,
+        _average_rank(rows, ranked, means),
+        len(ranked),
+        tuple(missing),
+        tuple(placed),
+    )
+
+
+def _mean(group: Iterable[Repetition], key: str, unit: float = 100) -> float:
+    return unit * float(np.mean([each.trial[key] for each in group]))
+
+
+def _published(row: Row, column: Column) -> Published | None:
+    if not row.plain or not column.comparable:
+        return None
+    return published(column.dataset, column.partition, column.clients, row.algorithm)
+
+
+def _average_rank(
+    rows: tuple[Row, ...], columns: list[Column], means: Mapping[tuple[Row, Column], float]
+) -> dict[Row, float]:
+    from scipy.stats import rankdata
+
+    if len(rows) < 2 or not columns:
+        return {}
+    scores = np.array([[means[row, column] for column in columns] for row in rows])
+    ranks = rankdata(-scores, axis=0).mean(axis=1)
+    return {row: float(rank) for row, rank in zip(rows, ranks, strict=True)}
+
+
+def score_text(mean: float, std: float, n: int) -> str:
+    """A score in %, two decimals; the deviation of a single seed is not shown."""
+    if np.isnan(mean):
+        return "–"
+    return f"{mean:.2f} ± {std:.2f}" if n > 1 else f"{mean:.2f}"
+
+
+SUMMARY_COLUMNS = (
+    "data",
+    "method",
+    "scenario",
+    "metric",
+    "test_mean",
+    "test_std",
+    "last_mean",
+    "seconds_per_round",
+    "uplink_mb",
+    "downlink_mb",
+    "n",
+)
+
+
+def summary_table(trials: pd.DataFrame) -> pd.DataFrame:
+    """One row per method and scenario, from the finished trials.
+
+    Columns: `data` (``measured`` or ``stand-in``), `method`, `scenario`, `metric`, `test_mean`, `test_std`
+    (population) and `last_mean` in %, `seconds_per_round` (median over seeds of the trials' medians, s),
+    `uplink_mb` and `downlink_mb` (all clients, mean per round, 1 MB = 1e6 bytes), `n` (seeds).
+
+    Args:
+        trials: as `fedatlas.platform.tracking.reading.trials` returns them.
+    """
+    import pandas as pd
+
+    records: list[dict[str, Any]] = []
+    for table in method_by_scenario(trials):
+        for column in table.columns:
+            for row in table.rows:
+                if (cell := table.cells.get((row, column))) is None:
+                    continue
+                group = [each for each in table.repetitions if (each.row, each.column) == (row, column)]
+                seconds = float(np.median([each.trial["seconds_per_round"] for each in group]))
+                values = (
+                    table.kind,
+                    row.name,
+                    column.title,
+                    METRIC_NAMES.get(column.metric, column.metric),
+                    cell.mean,
+                    cell.std,
+                    cell.last,
+                    seconds,
+                    _mean(group, "uplink_bytes_per_round", 1e-6),
+                    _mean(group, "downlink_bytes_per_round", 1e-6),
+                    cell.n,
+                )
+                records.append(dict(zip(SUMMARY_COLUMNS, values, strict=True)))
+    return pd.DataFrame(records, columns=list(SUMMARY_COLUMNS))
+
+
+Show = Callable[[Mapping[str, Any]], str]
+_FIGURES: tuple[tuple[str, Show], ...] = (
+    ("test %", lambda row: score_text(row["test_mean"], row["test_std"], row["n"])),
+    ("last round %", lambda row: score_text(row["last_mean"], 0, 1)),
+    ("s/round", lambda row: f"{row['seconds_per_round']:.3g}"),
+    ("MB up", lambda row: f"{row['uplink_mb']:.4g}"),
+    ("MB down", lambda row: f"{row['downlink_mb']:.4g}"),
+    ("n", lambda row: str(row["n"])),
+)
+_NOT_A_RESULT = "synthetic graph, not a result"
+
+
+def summary_as_rich(summary: pd.DataFrame) -> Group:
+    """What the terminal shows of `summary_table`: a renderable with one table per scenario."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    tables: dict[tuple[str, ...], Table] = {}
+    for row in _records(summary):
+        scenario = (row["data"], row["scenario"], row["metric"])
+        if scenario not in tables:
+            warning = f" ({_NOT_A_RESULT})" if row["data"] == "stand-in" else ""
+            title = Text(f"{row['scenario']}: {row['metric']}{warning}")
+            table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+            table.add_column("method", overflow="fold")
+            for heading, _ in _FIGURES:
+                table.add_column(heading, justify="right", no_wrap=True)
+            tables[scenario] = table
+        tables[scenario].add_row(Text(row["method"]), *(Text(show(row)) for _, show in _FIGURES))
+    return Group(*tables.values()) if tables else Group(NO_TRIAL)
+
+
+def summary_as_markdown(summary: pd.DataFrame) -> str:
+    """`summary_table` as Markdown: one table of results, and another one for stand-ins."""
+    names = ("method", "scenario", "metric")
+    blocks = []
+    for data in ("measured", "stand-in"):
+        rows = [row for row in _records(summary) if row["data"] == data]
+        if not rows:
+            continue
+        lines = [
+            [*names, *(heading for heading, _ in _FIGURES)],
+            [":--"] * len(names) + ["--:"] * len(_FIGURES),
+        ]
+        lines += [[*(row[name] for name in names), *(show(row) for _, show in _FIGURES)] for row in rows]
+        title = "Results" if data == "measured" else f"Stand-ins ({_NOT_A_RESULT})"
+        body = ["| " + " | ".join(_markdown(value) for value in line) + " |" for line in lines]
+        blocks.append("\n".join([f"**{title}**", "", *body]))
+    return "\n\n".join(blocks) + "\n" if blocks else NO_TRIAL + "\n"
+
+
+def _records(summary: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in summary.to_dict("records")]
+
+
+def _markdown(value: str) -> str:
+    return " ".join(value.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

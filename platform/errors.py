@@ -1,0 +1,69 @@
+"""Errors that name the value, the limit and the remedy.
+
+Every error a user can cause derives from `FedatlasError`; the command line prints its message without a
+traceback and exits with code 2, anything else is a defect and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedatlasError(Exception):
+    """Base of all errors that a user can cause and mend."""
+
+
+class ConfigurationError(FedatlasError):
+    """A configuration key or value is unknown or out of range."""
+
+
+class DataError(FedatlasError):
+    """A raw file is missing, corrupt or does not describe a usable graph."""
+
+
+class PartitionError(FedatlasError):
+    """A graph cannot be divided among the clients as asked."""
+
+
+class PlacementError(FedatlasError):
+    """The resources that a placement needs can never be given."""
+
+
+class NonFiniteError(FedatlasError):
+    """A loss or an uploaded tensor holds NaN or infinity.
+
+    Attributes:
+        client: id of the first client concerned.
+        round: round in which it happened.
+    """
+
+    def __init__(self, what: str, client: int, round_number: int) -> None:
+        super().__init__(
+            f"non-finite {what} at client {client} in round {round_number}: "
+            "lower the learning rate (lr) or the loss weights"
+        )
+        self.what = what
+        self.client = client
+        self.round = round_number
+
+    def __reduce__(self) -> tuple[type[NonFiniteError], tuple[str, int, int]]:
+        return NonFiniteError, (self.what, self.client, self.round)
+
+
+class TrackingError(FedatlasError):
+    """The tracking store refused or could not be reached."""
+
+
+def unknown_name(kind: str, value: str, valid: Iterable[str]) -> ConfigurationError:
+    """Error for a name that does not exist, with the closest valid names.
+
+    Args:
+        kind: what the name denotes, for example ``"data set"``.
+        value: the name given.
+        valid: all names that exist.
+    """
+    names = sorted(valid)
+    close = difflib.get_close_matches(value.lower(), names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(names)}"
+    return ConfigurationError(f"unknown {kind} '{value}': {hint}")

@@ -1,0 +1,285 @@
+"""Client actors: cohorts in Ray worker processes, in fleets that outlive the runs they serve."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.actor import ActorHandle
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from fedatlas.platform.errors import PlacementError
+from fedatlas.platform.federation import state as states
+from fedatlas.platform.federation.cohort import Precision, Task
+from fedatlas.platform.federation.contract import Algorithm
+from fedatlas.platform.federation.coordinator import Coordinator, Schedule
+from fedatlas.platform.federation.host import CohortHost, CohortReport
+from fedatlas.platform.federation.messages import Broadcast, Upload
+from fedatlas.platform.federation.placement import PlacementPlan
+from fedatlas.platform.federation.records import RoundRecord
+from fedatlas.platform.federation.runtime import CohortLost, Job
+from fedatlas.platform.federation.scores import Scores
+from fedatlas.platform.graphs.graph import ClientGraph
+
+Arrays = dict[str, np.ndarray]
+START_SECONDS = 300.0
+
+logger = logging.getLogger(__name__)
+
+
+def to_arrays(tensors: Mapping[str, torch.Tensor]) -> Arrays:
+    """Tensors as numpy arrays, which the object store shares without copies."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def to_tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    """Tensors over arrays of the object store: read-only by nature, and never written to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+class CohortActor:
+    """Body of a client actor: hosts one cohort for the run that leases it.
+
+    Args:
+        gpus: GPU share that the actor reserves.
+    """
+
+    def __init__(self, gpus: float) -> None:
+        torch.set_num_threads(1)
+        self._device = assigned_device(gpus)
+        self._host: CohortHost | None = None
+
+    def ready(self) -> int:
+        """Process id, once the actor is up."""
+        return os.getpid()
+
+    def lease(
+        self,
+        algorithm: Algorithm[Any, Any],
+        graphs: Sequence[ClientGraph],
+        task: Task,
+        precision: Precision,
+    ) -> str:
+        """Take the clients of a new run, forgetting those of the last; returns the device."""
+        self._host = None
+        self._host = CohortHost(algorithm, graphs, task, precision, self._device)
+        return str(self._device)
+
+    def release(self) -> None:
+        """Forget the clients."""
+        self._host = None
+
+    def round(self, common: Arrays, personal: Arrays, round_number: int) -> tuple[Arrays, CohortReport]:
+        """Train, evaluate and upload in one call; the upload travels as arrays."""
+        report = self._leased().round(_received(common, personal), round_number)
+        fields = to_arrays(report.upload.fields)
+        return fields, CohortReport(Upload(), report.scores, report.metrics, report.seconds)
+
+    def evaluate(self, common: Arrays, personal: Arrays) -> Scores:
+        """Scores after receiving a broadcast."""
+        return self._leased().evaluate(_received(common, personal))
+
+    def state(self) -> states.Packed:
+        """Client states, [k, ...]."""
+        return self._leased().state()
+
+    def restore(self, packed: states.Packed) -> None:
+        """Take client states of the whole federation."""
+        self._leased().restore(packed)
+
+    def _leased(self) -> CohortHost:
+        if self._host is None:
+            raise RuntimeError("the actor has no clients: lease it first")
+        return self._host
+
+
+def _received(common: Arrays, personal: Arrays) -> Broadcast:
+    return Broadcast(to_tensors(common), to_tensors(personal))
+
+
+def assigned_device(gpus: float) -> torch.device:
+    """Device from what Ray assigned to this process, never from what happens to be visible.
+
+    Where a GPU share was assigned, this process is kept to that share of the device's memory. A cluster may
+    declare GPUs that do not exist (tests do): then the CPU is used, with a warning.
+    """
+    if gpus <= 0:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        logger.warning("Ray assigned a GPU share of %g, but torch sees no GPU: using the CPU", gpus)
+        return torch.device("cpu")
+    if gpus < 1:
+        torch.cuda.set_per_process_memory_fraction(gpus)
+    return torch.device("cuda")
+
+
+class Fleet:
+    """A placement group with its actors.
+
+    The actors belong to the process that makes the fleet and end with it. A fleet can be sent to another
+    process, which uses it and replaces actors that died; whoever made it closes it.
+
+    Args:
+        plan: number of actors and what each reserves.
+        name: shown by Ray's tools.
+
+    Raises:
+        PlacementError: the cluster did not grant the placement group in time.
+    """
+
+    def __init__(self, plan: PlacementPlan, name: str = "fedatlas-fleet") -> None:
+        count, self._cpus, self._gpus = plan.shape()
+        bundle = {"CPU": self._cpus, **({"GPU": self._gpus} if self._gpus > 0 else {})}
+        self._group: PlacementGroup = placement_group([bundle] * count, strategy="PACK", name=name)
+        self._actors: list[ActorHandle[Any]] = []
+        try:
+            if not self._group.wait(START_SECONDS):
+                raise PlacementError(
+                    f"the cluster did not grant {count} bundles of {bundle} within {START_SECONDS:g} s: "
+                    "look for other work on it (`ray status`)"
+                )
+            self._actors = [self._start(index) for index in range(count)]
+            ray.get([actor.ready.remote() for actor in self._actors], timeout=START_SECONDS)
+        except GetTimeoutError as error:
+            self.close()
+            raise PlacementError(f"{count} client actors did not start in {START_SECONDS:g} s") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, index: int) -> ActorHandle[Any]:
+        options: dict[str, Any] = {
+            "num_cpus": self._cpus,
+            "num_gpus": self._gpus,
+            "max_restarts": 0,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement_group=self._group, placement_group_bundle_index=index
+            ),
+        }
+        remote: Any = ray.remote(CohortActor)
+        handle: ActorHandle[Any] = remote.options(**options).remote(self._gpus)
+        return handle
+
+    def actors(self) -> Sequence[ActorHandle[Any]]:
+        return tuple(self._actors)
+
+    def replace_lost(self) -> Sequence[ActorHandle[Any]]:
+        pings: list[Any] = [actor.ready.remote() for actor in self._actors]
+        for index, ping in enumerate(pings):
+            try:
+                ray.get(ping, timeout=START_SECONDS)
+            except (RayActorError, GetTimeoutError):
+                self._actors[index] = self._start(index)
+        ray.get([actor.ready.remote() for actor in self._actors], timeout=START_SECONDS)
+        return self.actors()
+
+    def close(self) -> None:
+        """End the actors and give the resources back."""
+        for actor in self._actors:
+            ray.kill(actor)
+        self._actors = []
+        remove_placement_group(self._group)
+
+
+class ActorRuntime:
+    """Cohorts on client actors.
+
+    Args:
+        fleet: the actors, one per group.
+        groups: client ids of each actor.
+    """
+
+    def __init__(self, fleet: Fleet, groups: tuple[tuple[int, ...], ...]) -> None:
+        self._fleet = fleet
+        self._groups = groups
+        self._actors = fleet.actors()
+        self._job: Job | None = None
+        self.devices: tuple[str, ...] = ()
+
+    def setup(self, job: Job) -> None:
+        self._job = job
+        calls: list[Any] = []
+        for actor, group in zip(self._actors, self._groups, strict=True):
+            graphs = [job.graphs[m] for m in group]
+            calls.append(actor.lease.remote(job.algorithm, graphs, job.task, job.precision))
+        self.devices = tuple(_get(calls))
+
+    def round(self, broadcast: Broadcast, round_number: int) -> list[CohortReport]:
+        common = ray.put(to_arrays(broadcast.common))
+        results = _get(
+            [
+                actor.round.remote(common, self._personal(broadcast, group), round_number)
+                for actor, group in zip(self._actors, self._groups, strict=True)
+            ]
+        )
+        return [
+            CohortReport(Upload(to_tensors(fields)), report.scores, report.metrics, report.seconds)
+            for fields, report in results
+        ]
+
+    def evaluate(self, broadcast: Broadcast) -> list[Scores]:
+        common = ray.put(to_arrays(broadcast.common))
+        return _get(
+            [
+                actor.evaluate.remote(common, self._personal(broadcast, group))
+                for actor, group in zip(self._actors, self._groups, strict=True)
+            ]
+        )
+
+    def state(self) -> states.Packed:
+        return states.gather(_get([actor.state.remote() for actor in self._actors]))
+
+    def restore(self, packed: states.Packed) -> None:
+        whole = ray.put(packed)
+        _get([actor.restore.remote(whole) for actor in self._actors])
+
+    def recover(self) -> None:
+        assert self._job is not None
+        begin = time.perf_counter()
+        self._actors = self._fleet.replace_lost()
+        self.setup(self._job)
+        logger.warning("replaced lost client actors in %.1f s", time.perf_counter() - begin)
+
+    def _personal(self, broadcast: Broadcast, group: tuple[int, ...]) -> Arrays:
+        return to_arrays(Broadcast({}, broadcast.personal).for_clients(group).personal)
+
+
+class CoordinatorActor:
+    """Body of the coordinator's actor under `fedatlas run`."""
+
+    def __init__(
+        self, job: Job, fleet: Fleet, groups: tuple[tuple[int, ...], ...], schedule: Schedule
+    ) -> None:
+        torch.set_num_threads(1)
+        self._coordinator = Coordinator(job, ActorRuntime(fleet, groups), schedule)
+
+    def start(self) -> tuple[list[RoundRecord], float]:
+        """Set the clients up; returns the rounds that a checkpoint held and the seconds it took."""
+        self._coordinator.start()
+        return list(self._coordinator.records), self._coordinator.startup_seconds
+
+    def advance(self) -> RoundRecord:
+        """Run one round."""
+        return self._coordinator.advance()
+
+
+def _get(calls: list[Any]) -> list[Any]:
+    """Results of actor calls; a dead actor becomes `CohortLost`, an actor's own error is raised as it was."""
+    try:
+        results: list[Any] = ray.get(calls)
+        return results
+    except RayTaskError as error:
+        raise (error.cause or error) from None
+    except RayActorError as error:
+        raise CohortLost(str(error).splitlines()[0]) from error

@@ -1,0 +1,89 @@
+"""Connecting to Ray: an existing cluster, or a small one of our own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+from fedatlas.platform.errors import FedatlasError
+from fedatlas.platform.federation.placement import Cluster, NodeResources
+
+WORKER_ENVIRONMENT = {
+    # One thread per process: client processes already use every core, and more threads make each slower.
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+CONNECT_SECONDS = 10.0
+
+
+@contextmanager
+def connected(cpus: float | None = None, gpus: float | None = None) -> Iterator[Cluster]:
+    """A connection to Ray for the length of a block.
+
+    Joins `RAY_ADDRESS` if it is set, uses a connection that this process already has, or starts a cluster on
+    this machine and ends it afterwards.
+
+    Args:
+        cpus, gpus: what a cluster started here declares; by default what the machine has.
+
+    Raises:
+        FedatlasError: no cluster answers at `RAY_ADDRESS`.
+    """
+    if ray.is_initialized():
+        yield resources()
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    # Ray warns about settings that a library cannot choose for its user; they are chosen here.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address:
+        _join(address)
+    else:
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        ray.init(
+            address="local",
+            num_cpus=None if cpus is None else int(cpus),
+            num_gpus=None if gpus is None else int(gpus),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            runtime_env={"env_vars": WORKER_ENVIRONMENT},
+        )
+    try:
+        yield resources()
+    finally:
+        ray.shutdown()
+
+
+def _join(address: str) -> None:
+    try:
+        # Ray itself would wait for minutes.
+        if found := re.fullmatch(r"(?:ray://)?([^/\s]+):(\d+)", address):
+            socket.create_connection((found[1].strip("[]"), int(found[2])), CONNECT_SECONDS).close()
+        ray.init(address=address, log_to_driver=False, runtime_env={"env_vars": WORKER_ENVIRONMENT})
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
+        raise FedatlasError(
+            f"no Ray cluster answers at RAY_ADDRESS={address} ({error}): start one with `ray start --head`, "
+            "or unset RAY_ADDRESS to run on this machine alone"
+        ) from error
+
+
+def resources() -> Cluster:
+    """What the nodes that are alive offer in all."""
+    return Cluster(
+        tuple(
+            NodeResources(
+                cpus=float(node["Resources"].get("CPU", 0.0)),
+                gpus=float(node["Resources"].get("GPU", 0.0)),
+                memory=float(node["Resources"].get("memory", 0.0)),
+            )
+            for node in ray.nodes()  # type: ignore[no-untyped-call]
+            if node["Alive"]
+        )
+    )

@@ -1,0 +1,98 @@
+"""The contract between the runtime and a method.
+
+A method is a few hooks over two states. It decides what clients learn and what travels; the runtime
+evaluates, counts bytes, times phases, checkpoints and tracks.
+
+    server:  init -> broadcast -> aggregate -> broadcast -> ...
+    client:  join -> (receive -> update -> predict) per round
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from fedatlas.platform.federation.cohort import Cohort, Task
+from fedatlas.platform.federation.messages import Broadcast, Upload
+
+ServerT = TypeVar("ServerT")
+ClientT = TypeVar("ClientT")
+
+
+class MethodConfiguration(BaseModel):
+    """Base of all method configurations: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class LocalUpdate:
+    """Result of a client's local round.
+
+    Attributes:
+        upload: fields [k, ...] for the server.
+        metrics: per-client figures [k] to track, for example ``loss/total`` or ``geometry/residual``.
+    """
+
+    upload: Upload
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Algorithm(ABC, Generic[ServerT, ClientT]):
+    """A federated method.
+
+    Subclasses set `name`, `title`, `version`, `uploads` and `downloads`. An instance holds configuration
+    only, so it can travel to every actor. `version` goes up when results change.
+
+    Attributes:
+        uploads, downloads: field groups that the method may send; others are refused by the runtime.
+        note: which reading of the paper this is, where the paper leaves it open; shown under tables.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    version: ClassVar[int] = 1
+    uploads: ClassVar[frozenset[str]] = frozenset()
+    downloads: ClassVar[frozenset[str]] = frozenset()
+    note: ClassVar[str] = ""
+
+    @abstractmethod
+    def init(self, task: Task) -> ServerT:
+        """Server state before round 0."""
+
+    @abstractmethod
+    def broadcast(self, server: ServerT, round_number: int) -> Broadcast:
+        """What the clients receive at the start of a round."""
+
+    @abstractmethod
+    def join(self, cohort: Cohort) -> ClientT:
+        """State of the cohort's clients before round 0; every tensor [k, ...]."""
+
+    @abstractmethod
+    def receive(self, client: ClientT, cohort: Cohort, broadcast: Broadcast) -> None:
+        """Take a broadcast (personal fields already cut to [k, ...]) into the client state."""
+
+    @abstractmethod
+    def update(self, client: ClientT, cohort: Cohort, round_number: int) -> LocalUpdate:
+        """Train locally; changes the client state in place."""
+
+    @abstractmethod
+    def predict(self, client: ClientT, cohort: Cohort) -> Tensor:
+        """Logits [k, n, C] of the clients' present models in evaluation mode."""
+
+    @abstractmethod
+    def aggregate(self, server: ServerT, upload: Upload, round_number: int) -> ServerT:
+        """Next server state from the uploads [M, ...] of all clients."""
+
+    def diagnostics(self, server: ServerT) -> dict[str, float]:
+        """Figures of the server state to track each round; keys like ``geometry/gram_error``."""
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        """Resolved configuration: what is saved with a run and enters its fingerprint."""
+        return {"algorithm": self.name, "version": self.version}

@@ -1,0 +1,123 @@
+"""Runs one cohort: the same object in the coordinator's process and inside a Ray actor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedatlas.platform.errors import FedatlasError, NonFiniteError
+from fedatlas.platform.federation import state as states
+from fedatlas.platform.federation.cohort import Precision, Task, stack
+from fedatlas.platform.federation.contract import Algorithm
+from fedatlas.platform.federation.messages import Broadcast, Upload, undeclared
+from fedatlas.platform.federation.scores import Scores, evaluate
+from fedatlas.platform.graphs.graph import ClientGraph
+
+
+@dataclass(frozen=True)
+class CohortReport:
+    """What a cohort returns from one round.
+
+    Attributes:
+        upload: fields [k, ...].
+        scores: scores [k] after local training and before aggregation.
+        metrics: tracked figures [k] of local training.
+        seconds: wall time of the phases ``train`` and ``evaluate``.
+    """
+
+    upload: Upload
+    scores: Scores
+    metrics: dict[str, np.ndarray] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class CohortHost:
+    """A cohort with its client states.
+
+    Args:
+        algorithm: the method.
+        graphs: the cohort's client graphs.
+        task: the federation's task.
+        precision: floating-point type.
+        device: torch device.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, Any],
+        graphs: Sequence[ClientGraph],
+        task: Task,
+        precision: Precision = "float32",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._algorithm = algorithm
+        self.cohort = stack(graphs, task, precision, device)
+        self._client = algorithm.join(self.cohort)
+
+    def round(self, broadcast: Broadcast, round_number: int) -> CohortReport:
+        """Receive, train, evaluate.
+
+        Args:
+            broadcast: personal fields already cut to the cohort, [k, ...].
+            round_number: 0-based.
+
+        Raises:
+            NonFiniteError: a loss or an uploaded field is not finite.
+        """
+        begin = time.perf_counter()
+        self._receive(broadcast)
+        result = self._algorithm.update(self._client, self.cohort, round_number)
+        self._check(result.upload, result.metrics, round_number)
+        trained = time.perf_counter()
+        scores = self._scores()
+        done = time.perf_counter()
+        return CohortReport(
+            upload=Upload({name: tensor.cpu() for name, tensor in result.upload.fields.items()}),
+            scores=scores,
+            metrics={name: value.double().cpu().numpy() for name, value in result.metrics.items()},
+            seconds={"train": trained - begin, "evaluate": done - trained},
+        )
+
+    def evaluate(self, broadcast: Broadcast) -> Scores:
+        """Scores after receiving a broadcast, without training."""
+        self._receive(broadcast)
+        return self._scores()
+
+    def state(self) -> states.Packed:
+        """Copy of the client states, every tensor [k, ...], in main memory."""
+        return states.to_cpu(states.pack(self._client))
+
+    def restore(self, packed: states.Packed) -> None:
+        """Take client states gathered over the whole federation [M, ...]."""
+        rows = states.select(packed, self.cohort.clients)
+        self._client = states.unpack(self._client, states.to_device(rows, self.cohort.device))
+
+    def _receive(self, broadcast: Broadcast) -> None:
+        place = self.cohort.device
+        if place.type != "cpu":
+            broadcast = Broadcast(
+                {name: t.to(place) for name, t in broadcast.common.items()},
+                {name: t.to(place) for name, t in broadcast.personal.items()},
+            )
+        self._algorithm.receive(self._client, self.cohort, broadcast)
+
+    def _scores(self) -> Scores:
+        with torch.no_grad():
+            return evaluate(self.cohort, self._algorithm.predict(self._client, self.cohort))
+
+    def _check(self, upload: Upload, metrics: Any, round_number: int) -> None:
+        extra = undeclared(upload.fields, self._algorithm.uploads)
+        if extra:
+            raise FedatlasError(f"{self._algorithm.name} uploads undeclared fields: {', '.join(extra)}")
+        for name, tensor in [*metrics.items(), *upload.fields.items()]:
+            if tensor.is_floating_point():
+                # A sum is finite only if every entry is, and reads the tensor once without a copy.
+                finite = torch.isfinite(tensor.reshape(tensor.shape[0], -1).sum(dim=1))
+                if not bool(finite.all()):
+                    first = int((~finite).nonzero()[0, 0])
+                    raise NonFiniteError(name, self.cohort.clients[first], round_number)

@@ -1,0 +1,102 @@
+"""Propagation operators of a cohort, built once and shared by all methods.
+
+All are block-diagonal over k*n nodes and symmetric. 0^(-1/2) is 0: an isolated node receives nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedatlas.platform.federation.cohort import Cohort
+from fedatlas.platform.federation.sparse import SparseMatrix
+
+RING_BLOCK_ROWS = 4096
+
+
+def gcn_operator(cohort: Cohort) -> SparseMatrix:
+    """Symmetric normalisation with self-loops, D~^(-1/2) (A + I) D~^(-1/2) (Kipf and Welling, 2017)."""
+
+    def build() -> SparseMatrix:
+        return cohort.block_diagonal(
+            [_normalise(a + sp.eye_array(a.shape[0], format="csr")) for a in cohort.adjacencies]
+        )
+
+    return cohort.keep("gcn_operator", build)
+
+
+def ring_operators(cohort: Cohort, second_hop_limit: int | None = None) -> tuple[SparseMatrix, SparseMatrix]:
+    """Normalised exact 1-hop and 2-hop rings, D_k^(-1/2) A_k D_k^(-1/2) (Zhu et al., NeurIPS 2020).
+
+    A_1 is the adjacency without self-loops; A_2 joins nodes at distance exactly 2. Their supports and the
+    diagonal are disjoint.
+
+    Args:
+        cohort: the clients.
+        second_hop_limit: keep at most this many 2-hop neighbours per node (see `second_ring`).
+    """
+
+    def build() -> tuple[SparseMatrix, SparseMatrix]:
+        first = cohort.block_diagonal([_normalise(a) for a in cohort.adjacencies])
+        second = cohort.block_diagonal(
+            [_normalise(second_ring(a, second_hop_limit)) for a in cohort.adjacencies]
+        )
+        return first, second
+
+    return cohort.keep(f"rings/{second_hop_limit}", build)
+
+
+def second_ring(adjacency: sp.csr_array, limit: int | None = None) -> sp.csr_array:
+    """Indicator of node pairs at distance exactly 2, CSR [n, n].
+
+    Args:
+        adjacency: binary symmetric CSR [n, n] without self-loops.
+        limit: if given, a pair is kept only if it is among the `limit` best of both its ends, ranked by
+            the number of common neighbours (ties: lower node id). What is dropped is thus the pairs that
+            share the fewest neighbours; the ring stays symmetric.
+    """
+    n = adjacency.shape[0]
+    blocks = []
+    for start in range(0, n, RING_BLOCK_ROWS):
+        rows = adjacency[start : start + RING_BLOCK_ROWS]
+        paths = sp.csr_array(rows @ adjacency)
+        paths.sum_duplicates()
+        # Subtracting more than any path count makes self and 1-hop entries negative, then drops them.
+        identity = sp.csr_array(
+            (
+                np.ones(rows.shape[0]),
+                (np.arange(rows.shape[0]), np.arange(start, start + rows.shape[0])),
+            ),
+            shape=rows.shape,
+        )
+        paths = sp.csr_array(paths - (rows + identity) * float(n + 1))
+        paths.data[paths.data < 0] = 0
+        paths.eliminate_zeros()
+        if limit is not None:
+            paths = _largest_per_row(paths, limit)
+        else:
+            paths.data = paths.data.astype(np.float32)
+        blocks.append(paths)
+    ring = sp.csr_array(sp.vstack(blocks, format="csr")) if blocks else sp.csr_array((n, n))
+    ring.data = np.ones_like(ring.data)
+    if limit is not None:
+        ring = sp.csr_array(ring.multiply(ring.T))
+    return ring
+
+
+def _largest_per_row(matrix: sp.csr_array, limit: int) -> sp.csr_array:
+    matrix.sort_indices()
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    order = np.lexsort((matrix.indices, -matrix.data, rows))
+    rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], np.diff(matrix.indptr))
+    chosen = np.sort(order[rank < limit])
+    return sp.csr_array((matrix.data[chosen], (rows[chosen], matrix.indices[chosen])), shape=matrix.shape)
+
+
+def _normalise(matrix: sp.csr_array) -> sp.csr_array:
+    csr = sp.csr_array(matrix)
+    degree = np.asarray(csr.sum(axis=1), dtype=np.float64).ravel()
+    scale = np.zeros_like(degree, dtype=np.float64)
+    np.divide(1.0, np.sqrt(degree, where=degree > 0, out=np.ones_like(scale)), where=degree > 0, out=scale)
+    values = csr.data * np.repeat(scale, np.diff(csr.indptr)) * scale[csr.indices]
+    return sp.csr_array((values, csr.indices, csr.indptr), shape=csr.shape)

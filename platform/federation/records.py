@@ -1,0 +1,133 @@
+"""What a run leaves behind: one record per round, one result at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedatlas.platform.federation.scores import worst_decile
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One finished round.
+
+    Attributes:
+        round: 0-based number.
+        validation, test: client-mean scores in [0, 1].
+        client_validation, client_test: scores [M]; NaN where undefined.
+        metrics: client means of local figures and the server's diagnostics.
+        uplink, downlink: bytes of all clients, by field group.
+        seconds: wall time by phase; ``round`` is the whole.
+    """
+
+    round: int
+    validation: float
+    test: float
+    client_validation: tuple[float, ...]
+    client_test: tuple[float, ...]
+    metrics: dict[str, float] = field(default_factory=dict)
+    uplink: dict[str, int] = field(default_factory=dict)
+    downlink: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Nested plain values, for checkpoints and messages."""
+        return asdict(self)
+
+    @staticmethod
+    def from_plain(values: dict[str, Any]) -> RoundRecord:
+        """Inverse of `to_plain`."""
+        return RoundRecord(
+            **{
+                **values,
+                "client_validation": tuple(values["client_validation"]),
+                "client_test": tuple(values["client_test"]),
+            }
+        )
+
+    def tracked(self) -> dict[str, float]:
+        """Figures of the round under their tracking names (`val/`, `test/`, `comm/`, `time/`, ...)."""
+        out = {"val/score": self.validation, "test/score": self.test}
+        out["test/worst_decile"] = worst_decile(self.client_test)
+        out.update(self.metrics)
+        out["comm/uplink_bytes"] = float(sum(self.uplink.values()))
+        out["comm/downlink_bytes"] = float(sum(self.downlink.values()))
+        for group, count in self.uplink.items():
+            out[f"comm/uplink_{group}_bytes"] = float(count)
+        for group, count in self.downlink.items():
+            out[f"comm/downlink_{group}_bytes"] = float(count)
+        out.update({f"time/{phase}_seconds": value for phase, value in self.seconds.items()})
+        return out
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Summary of a finished run. Scores are in [0, 1].
+
+    Attributes:
+        best_round: first round with the highest client-mean validation score; -1 if it is never defined.
+        val_score, test_score: client means at the best round.
+        last_test_score: client-mean test score of the last round.
+        client_test_scores: scores [M] at the best round.
+        worst_decile_test_score: mean of the worst tenth of the clients at the best round.
+        own_best_test_score: client mean of the test score at each client's own best validation round;
+            other papers select so, the tables here do not.
+        undefined_test_clients: clients left out of the mean at the best round.
+        seconds_per_round: median wall time of a round.
+        uplink_bytes_per_round, downlink_bytes_per_round: all clients together, mean over rounds.
+    """
+
+    best_round: int
+    val_score: float
+    test_score: float
+    last_test_score: float
+    client_test_scores: tuple[float, ...]
+    worst_decile_test_score: float
+    own_best_test_score: float
+    undefined_test_clients: int
+    seconds_per_round: float
+    uplink_bytes_per_round: float
+    downlink_bytes_per_round: float
+
+
+def summarise(records: Sequence[RoundRecord]) -> RunResult:
+    """Select the best-validation round and summarise a run.
+
+    Args:
+        records: at least one round, in order.
+    """
+    validation = np.array([record.validation for record in records])
+    if np.isfinite(validation).any():
+        best = int(np.nanargmax(validation))
+        chosen = records[best]
+    else:
+        best, chosen = -1, records[-1]
+    return RunResult(
+        best_round=best,
+        val_score=chosen.validation,
+        test_score=chosen.test,
+        last_test_score=records[-1].test,
+        client_test_scores=chosen.client_test,
+        worst_decile_test_score=worst_decile(chosen.client_test),
+        own_best_test_score=_own_best(records),
+        undefined_test_clients=int(np.isnan(chosen.client_test).sum()),
+        seconds_per_round=float(np.median([record.seconds.get("round", np.nan) for record in records])),
+        uplink_bytes_per_round=float(np.mean([sum(record.uplink.values()) for record in records])),
+        downlink_bytes_per_round=float(np.mean([sum(record.downlink.values()) for record in records])),
+    )
+
+
+def _own_best(records: Sequence[RoundRecord]) -> float:
+    validation = np.array([record.client_validation for record in records])
+    test = np.array([record.client_test for record in records])
+    scores = [
+        test[int(np.nanargmax(validation[:, m])), m]
+        for m in range(validation.shape[1])
+        if np.isfinite(validation[:, m]).any()
+    ]
+    finite = [score for score in scores if np.isfinite(score)]
+    return float(np.mean(finite)) if finite else float("nan")

@@ -1,0 +1,102 @@
+"""Sparse matrices with a cheap, exact backward pass.
+
+A product with a constant sparse matrix S needs S itself forward and its transpose backward. Both are built
+once as CSR, so that neither pass converts or sorts anything.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dense: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
+        ctx.save_for_backward(transposed)
+        return matrix @ dense
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (transposed,) = ctx.saved_tensors
+        return transposed @ grads[0].contiguous(), None, None
+
+
+class SparseMatrix:
+    """A constant sparse matrix [r, c] that multiplies dense matrices [c, h] with gradients.
+
+    Args:
+        matrix: scipy sparse matrix.
+        dtype, device: of the values.
+        symmetric: the caller knows that the matrix equals its transpose, which is then not stored twice.
+    """
+
+    def __init__(
+        self, matrix: sp.csr_array, dtype: torch.dtype, device: torch.device, symmetric: bool = False
+    ) -> None:
+        _announce_once()
+        csr = sp.csr_array(matrix)
+        csr.sort_indices()
+        self.shape: tuple[int, int] = (int(csr.shape[0]), int(csr.shape[1]))
+        self.values = torch.from_numpy(csr.data).to(device=device, dtype=dtype)
+        self._pointers, self._indices = _structure(csr, device)
+        self._forward = _csr(self._pointers, self._indices, self.values, self.shape)
+        self._order: Tensor | None = None
+        if symmetric:
+            self._backward = self._forward
+        else:
+            order = sp.csr_array(
+                (np.arange(csr.nnz, dtype=np.int64), csr.indices, csr.indptr), shape=csr.shape
+            ).T.tocsr()
+            order.sort_indices()
+            self._order = torch.from_numpy(order.data).to(device)
+            self._transposed_structure = _structure(order, device)
+            self._backward = self._transpose(self.values)
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        product: Tensor = _Product.apply(dense, self._forward, self._backward)  # type: ignore[no-untyped-call]
+        return product
+
+    def with_values(self, values: Tensor) -> SparseMatrix:
+        """The same structure with other values [nnz] (in row-major order); used by input dropout."""
+        if self._order is None:
+            raise ValueError("a symmetric matrix cannot take new values")
+        other = object.__new__(SparseMatrix)
+        other.__dict__.update(self.__dict__)
+        other.values = values
+        other._forward = _csr(self._pointers, self._indices, values, self.shape)
+        other._backward = self._transpose(values)
+        return other
+
+    def _transpose(self, values: Tensor) -> Tensor:
+        assert self._order is not None
+        pointers, indices = self._transposed_structure
+        return _csr(pointers, indices, values[self._order], (self.shape[1], self.shape[0]))
+
+
+def _structure(csr: sp.csr_array, device: torch.device) -> tuple[Tensor, Tensor]:
+    largest = max(csr.nnz, *csr.shape)
+    index = np.int32 if largest < np.iinfo(np.int32).max else np.int64
+    return (
+        torch.from_numpy(csr.indptr.astype(index)).to(device),
+        torch.from_numpy(csr.indices.astype(index)).to(device),
+    )
+
+
+@cache
+def _announce_once() -> None:
+    """Create one CSR tensor while torch's once-only notices about CSR tensors are silenced."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        empty = torch.zeros(1, dtype=torch.int64)
+        torch.sparse_csr_tensor(empty, empty[:0], torch.zeros(0), (0, 1), check_invariants=False)
+
+
+def _csr(pointers: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    return torch.sparse_csr_tensor(pointers, indices, values, shape, check_invariants=False)

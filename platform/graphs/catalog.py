@@ -1,0 +1,345 @@
+"""The catalog: what each of the eleven node data sets is, and which raw files hold it.
+
+Everything that depends on a data set and not on a method is read from here: task, sizes, protocol, licence
+and the sha256 of every raw file. A stand-in (`standin:NAME`) is a synthetic graph with the sizes of NAME;
+its entry is the entry of NAME without files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fedatlas.platform.errors import unknown_name
+from fedatlas.platform.graphs.checksums import SHA256
+from fedatlas.platform.graphs.graph import DataKind, Metric
+
+Family = Literal["homophilic", "heterophilic"]
+Library = Literal["planetoid", "amazon", "heterophilous", "ogb"]
+
+STANDIN_PREFIX = "standin:"
+
+
+@dataclass(frozen=True)
+class RawFile:
+    """One raw file of a data set.
+
+    Attributes:
+        name: file name, as PyG and OGB call it.
+        sha256: hashes of the copies known to be right; empty if none is known.
+        closed: only those copies are accepted. False where the hash of the original distribution is not
+            known; such a file must be in a format that cannot carry code (npz of plain arrays, CSV).
+    """
+
+    name: str
+    sha256: tuple[str, ...] = ()
+    closed: bool = True
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A node data set.
+
+    Attributes:
+        name: name in commands and configurations.
+        title: name in tables.
+        family: homophilic or heterophilic, as the literature groups them.
+        metric: score of the task.
+        nodes, features, classes: sizes of the published graph, before any preprocessing.
+        edges: undirected edges after removing duplicates and self-loops, read from the files; None where
+            the files were never at hand.
+        published_edges: the number that publications print: citations with duplicates for Cora, CiteSeer and
+            ogbn-arxiv, both directions for the Amazon graphs.
+        rounds, epochs: communication rounds and local epochs of the protocol.
+        split: shares of training, validation and test nodes.
+        row_normalise: the protocol divides each feature row by its sum.
+        licence: terms of the data.
+        publication: where the data come from.
+        library, library_name: class family of PyG or OGB that reads the files, and its name for the set.
+        raw_folder: folder of the raw files, relative to the data folder.
+        files: the raw files.
+        folder_names: for files whose names say nothing about the set, a folder above them must be called so.
+        kind: how `load` comes by the graph.
+    """
+
+    name: str
+    title: str
+    family: Family
+    metric: Metric
+    nodes: int
+    edges: int | None
+    published_edges: int
+    features: int
+    classes: int
+    rounds: int
+    epochs: int
+    licence: str
+    publication: str
+    library: Library
+    library_name: str
+    raw_folder: str
+    files: tuple[RawFile, ...]
+    split: tuple[float, float, float] = (0.2, 0.4, 0.4)
+    row_normalise: bool = False
+    folder_names: tuple[str, ...] = ()
+    kind: DataKind = "real"
+
+    @property
+    def how_to_get(self) -> str:
+        """What a user does to have the data, in a few words."""
+        if self.kind != "real":
+            return "nothing to do"
+        source = "OGB" if self.library == "ogb" else "PyG"
+        return f"data import, or {source} downloads it"
+
+
+def _file(name: str, closed: bool = True) -> RawFile:
+    return RawFile(name, (SHA256[name],) if name in SHA256 else (), closed)
+
+
+def _planetoid(name: str) -> tuple[RawFile, ...]:
+    parts = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+    return tuple(_file(f"ind.{name}.{part}") for part in parts)
+
+
+_LINQS = "LINQS citation data, no licence stated; packaging MIT"
+_SEN = "Sen et al., AI Magazine 2008; files of Yang et al., ICML 2016"
+_SHCHUR = "McAuley et al., SIGIR 2015; files of Shchur et al., 2018 (arXiv 1811.05868)"
+_PLATONOV = "Platonov et al., ICLR 2023 (arXiv 2302.11640)"
+
+_CORA = Entry(
+    name="cora",
+    title="Cora",
+    family="homophilic",
+    metric="accuracy",
+    nodes=2_708,
+    edges=5_278,
+    published_edges=5_429,
+    features=1_433,
+    classes=7,
+    rounds=100,
+    epochs=1,
+    row_normalise=True,
+    licence=_LINQS,
+    publication=_SEN,
+    library="planetoid",
+    library_name="Cora",
+    raw_folder="Cora/raw",
+    files=_planetoid("cora"),
+)
+
+_CITESEER = replace(
+    _CORA,
+    name="citeseer",
+    title="CiteSeer",
+    nodes=3_327,
+    edges=4_552,
+    published_edges=4_732,
+    features=3_703,
+    classes=6,
+    library_name="CiteSeer",
+    raw_folder="CiteSeer/raw",
+    files=_planetoid("citeseer"),
+)
+
+_PUBMED = replace(
+    _CORA,
+    name="pubmed",
+    title="PubMed",
+    nodes=19_717,
+    edges=44_324,
+    published_edges=44_324,
+    features=500,
+    classes=3,
+    publication="Namata et al., MLG 2012; files of Yang et al., ICML 2016",
+    library_name="PubMed",
+    raw_folder="PubMed/raw",
+    files=_planetoid("pubmed"),
+)
+
+# The one hash known is that of a converted copy, so another one must be accepted.
+_COMPUTERS = Entry(
+    name="amazon-computers",
+    title="Amazon-Computers",
+    family="homophilic",
+    metric="accuracy",
+    nodes=13_752,
+    edges=245_861,
+    published_edges=491_722,
+    features=767,
+    classes=10,
+    rounds=200,
+    epochs=3,
+    row_normalise=True,
+    licence="data: none stated; packaging MIT",
+    publication=_SHCHUR,
+    library="amazon",
+    library_name="Computers",
+    raw_folder="Computers/raw",
+    files=(_file("amazon_electronics_computers.npz", closed=False),),
+)
+
+_PHOTO = replace(
+    _COMPUTERS,
+    name="amazon-photo",
+    title="Amazon-Photo",
+    nodes=7_650,
+    edges=119_081,
+    published_edges=238_162,
+    features=745,
+    classes=8,
+    epochs=2,
+    library_name="Photo",
+    raw_folder="Photo/raw",
+    files=(_file("amazon_electronics_photo.npz", closed=False),),
+)
+
+_ARXIV = Entry(
+    name="ogbn-arxiv",
+    title="ogbn-arxiv",
+    family="homophilic",
+    metric="accuracy",
+    nodes=169_343,
+    edges=None,
+    published_edges=1_166_243,
+    features=128,
+    classes=40,
+    rounds=200,
+    epochs=2,
+    split=(0.05, 0.475, 0.475),
+    licence="ODC-BY 1.0",
+    publication="Hu et al., NeurIPS 2020; Wang et al., QSS 2020",
+    library="ogb",
+    library_name="ogbn-arxiv",
+    raw_folder="ogbn_arxiv/raw",
+    folder_names=("ogbn_arxiv", "ogbn-arxiv", "arxiv"),
+    files=(
+        _file("edge.csv.gz", closed=False),
+        _file("node-feat.csv.gz", closed=False),
+        _file("node-label.csv.gz", closed=False),
+        _file("node_year.csv.gz", closed=False),
+        _file("num-node-list.csv.gz", closed=False),
+        _file("num-edge-list.csv.gz", closed=False),
+    ),
+)
+
+_ROMAN = Entry(
+    name="roman-empire",
+    title="Roman-empire",
+    family="heterophilic",
+    metric="accuracy",
+    nodes=22_662,
+    edges=32_927,
+    published_edges=32_927,
+    features=300,
+    classes=18,
+    rounds=100,
+    epochs=1,
+    licence="MIT (repository)",
+    publication=_PLATONOV,
+    library="heterophilous",
+    library_name="Roman-empire",
+    raw_folder="roman_empire/raw",
+    files=(_file("roman_empire.npz"),),
+)
+
+_RATINGS = replace(
+    _ROMAN,
+    name="amazon-ratings",
+    title="Amazon-ratings",
+    nodes=24_492,
+    edges=93_050,
+    published_edges=93_050,
+    classes=5,
+    library_name="Amazon-ratings",
+    raw_folder="amazon_ratings/raw",
+    files=(_file("amazon_ratings.npz"),),
+)
+
+_MINESWEEPER = replace(
+    _ROMAN,
+    name="minesweeper",
+    title="Minesweeper",
+    metric="auc",
+    nodes=10_000,
+    edges=39_402,
+    published_edges=39_402,
+    features=7,
+    classes=2,
+    library_name="Minesweeper",
+    raw_folder="minesweeper/raw",
+    kind="generated",
+    files=(_file("minesweeper.npz"),),
+)
+
+_TOLOKERS = replace(
+    _ROMAN,
+    name="tolokers",
+    title="Tolokers",
+    metric="auc",
+    nodes=11_758,
+    edges=519_000,
+    published_edges=519_000,
+    features=10,
+    classes=2,
+    publication=f"{_PLATONOV}; data of Likhobaba et al., 2023 (Toloka)",
+    library_name="Tolokers",
+    raw_folder="tolokers/raw",
+    files=(_file("tolokers.npz"),),
+)
+
+_QUESTIONS = replace(
+    _ROMAN,
+    name="questions",
+    title="Questions",
+    metric="auc",
+    nodes=48_921,
+    edges=153_540,
+    published_edges=153_540,
+    features=301,
+    classes=2,
+    library_name="Questions",
+    raw_folder="questions/raw",
+    files=(_file("questions.npz"),),
+)
+
+_HOMOPHILIC = (_CORA, _CITESEER, _PUBMED, _COMPUTERS, _PHOTO, _ARXIV)
+_HETEROPHILIC = (_ROMAN, _RATINGS, _MINESWEEPER, _TOLOKERS, _QUESTIONS)
+_ENTRIES: dict[str, Entry] = {each.name: each for each in _HOMOPHILIC + _HETEROPHILIC}
+
+_STANDINS = ("roman-empire", "amazon-ratings", "questions", "ogbn-arxiv")
+
+
+def names() -> tuple[str, ...]:
+    """Names of the eleven published data sets, in the order of the papers' tables."""
+    return tuple(_ENTRIES)
+
+
+def standin_names() -> tuple[str, ...]:
+    """Names of the synthetic stand-ins."""
+    return tuple(STANDIN_PREFIX + name for name in _STANDINS)
+
+
+def entry(name: str) -> Entry:
+    """Entry of a data set or of a stand-in.
+
+    A stand-in has the protocol and sizes of the set it stands in for, `kind` "stand-in" and no files; its
+    edge count is the published number, read as undirected edges.
+
+    Raises:
+        ConfigurationError: there is no such name.
+    """
+    if name in _ENTRIES:
+        return _ENTRIES[name]
+    if name in standin_names():
+        original = _ENTRIES[name.removeprefix(STANDIN_PREFIX)]
+        return replace(
+            original,
+            name=name,
+            title=f"{original.title} (stand-in)",
+            edges=original.published_edges,
+            licence="none: synthetic",
+            kind="stand-in",
+            files=(),
+        )
+    raise unknown_name("data set", name, names() + standin_names())

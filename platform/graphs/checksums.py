@@ -1,0 +1,46 @@
+"""sha256 of the raw files that are known to be right, in the format of `sha256sum`.
+
+The Amazon files are converted copies without pickles, equal to the originals in every array. OGB publishes no
+hashes: its lines are of one copy of the small files; those of edges and features are not known.
+"""
+
+_LINES = """
+23cfa55d91c6f624233f5eb7b6e3f141f1bd2b2ae39608a63cf5d084bb27baab  ind.cora.x
+b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a  ind.cora.tx
+9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543  ind.cora.allx
+94465c14eb53e04ca262198dcbb2521ee8af60fb3f3d546cd6ca24a511b0e7d1  ind.cora.y
+41f5ac76596a1699cc33f53084a2419e92961c42bb75f36fc38e616d348532ad  ind.cora.ty
+2b998f5cc7fedc86e7f97ca2498f47a1ffc1462c29e2d578b23bf3f62b6e7d71  ind.cora.ally
+58f13302f39dde8852dad6fe6d15b89b077b6d7f837626bce671ef80344b383d  ind.cora.graph
+297ce89af2b51a6a194181c7dbe1796c6a1cf9cd9349a88383b1b1e227867875  ind.cora.test.index
+d20de19150741e555de0ed037195630fc194114ebc7fd72ced62810148aa22f6  ind.citeseer.x
+539a8906a2da97628d212f2fdd668c109a8b3f0d36574b59e5d3fd5b5303da21  ind.citeseer.tx
+2ac30345d95c9ec933a817ee0bdd6a5f077f8c184a20e696910192d534414668  ind.citeseer.allx
+8ba87e515d8e3ee3cf52f6d2c5b86aa73f11ecad825a808455209ec26cd54924  ind.citeseer.y
+55e5bd1ba1e733a04598753ad1a8d57957f4b8f89e74519f41f4f4938767e4ce  ind.citeseer.ty
+f704b2d986dde6c2669934de1f3ae5696a6cf9455c0f6b2646a2d135ea0a1c95  ind.citeseer.ally
+d79a4ef9d3e7169aee8946145f6b7306e35bc79bffad26346cfb94e10e9912a7  ind.citeseer.graph
+2af990671580b6b2df5d158d1038f8292e30c9cd821b5453f399659b25b723d4  ind.citeseer.test.index
+fbe9cb5c47200d1b7769a26e579be3b7130b556831f9d850e77c4c74f2599b33  ind.pubmed.x
+4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d  ind.pubmed.tx
+508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e  ind.pubmed.allx
+e6c807633307a07ed659249006536a147c7999c797f11a2560752990181b41b3  ind.pubmed.y
+ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd  ind.pubmed.ty
+0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e  ind.pubmed.ally
+5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9  ind.pubmed.graph
+b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5  ind.pubmed.test.index
+be58a1ec75405bfb2f9917b85cc34eb29c606df5a988da355468dda97d19b753  amazon_electronics_computers.npz
+616582b757950a34e573543c4d3c02e1087c11d5ad3b324aa1b0ddb95db1c99d  amazon_electronics_photo.npz
+b06e7cf75d909de66ce49bc4188a6dc525224f85dd6dcb36137de3d9321830d1  node-label.csv.gz
+fb97e19d6003deb09197f6df6b10ea1ab86ee49d98885836c3c857ab58d897f3  node_year.csv.gz
+9aa60a342efd209408933ace51e6b0a814e81c2894a993c44f9b173e477e2e82  num-node-list.csv.gz
+430f1e00ae204bbb3208c5f494ab70170e9f2995fd3548d1754a74a8f59250d1  num-edge-list.csv.gz
+a58ba741d123bf892fe5c872138d07463d75a2e9012360b8dd78ac2d4766d428  roman_empire.npz
+4c3a3e3b9d9f6cba0fede4625a00aad8c5721c1a36ed771367f446763241c7dd  amazon_ratings.npz
+e664c8dacf1e8ac466c2c09ed4b237bd2c5541f47a6eae9c6092cb87f16412b3  minesweeper.npz
+dacf3ac94cec53d03cd2adb5255c08b33dee1656c33ca8164a464bd9450a1667  tolokers.npz
+757ebd772bab1475c4dd951ca9e364400c6db161656cff9d21780ee874cf3074  questions.npz
+"""
+
+SHA256: dict[str, str] = {line.split()[1]: line.split()[0] for line in _LINES.strip().splitlines()}
+"""File name -> sha256."""

@@ -1,0 +1,196 @@
+"""From a scenario to the clients' private graphs: load, preprocess, split, partition, cut out."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from fedatlas.platform.errors import PartitionError, unknown_name
+from fedatlas.platform.graphs.catalog import entry
+from fedatlas.platform.graphs.graph import Array, ClientGraph, FederatedGraph, Graph, Split
+from fedatlas.platform.graphs.loading import load
+from fedatlas.platform.graphs.partition import MODES, Mode, Partition, listing, partition
+from fedatlas.platform.graphs.preprocessing import SCALINGS, Scaling, largest_component, scale_features
+from fedatlas.platform.graphs.splits import random_split
+
+Component: TypeAlias = Literal["largest", "all"]
+CHOICES: dict[str, tuple[str, ...]] = {
+    "partition": MODES,
+    "features": ("default", *SCALINGS),
+    "component": get_args(Component),
+}
+
+
+class Scenario(BaseModel):
+    """Which data the clients hold: everything that decides a `FederatedGraph`, and nothing else."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: str
+    """Name in the catalog."""
+    partition: Mode = "metis"
+    """How the nodes are divided, see `fedatlas.platform.graphs.partition.partition`."""
+    clients: int = Field(ge=1)
+    """Number of clients M."""
+    seed: int = 0
+    """Draws the split. Repetitions of an experiment differ in it and share the partition."""
+    partition_seed: int = Field(default=0, ge=0, lt=2**31 - 1)
+    """Seed of METIS, Louvain, the random assignment and the overlapping draws."""
+    features: Literal["default"] | Scaling = "default"
+    """Scaling of the features; ``default`` is the protocol's for the data set (``row`` or ``none``)."""
+    component: Component = "largest"
+    """Keep the largest connected component, or the whole graph."""
+    train_fraction: float | None = None
+    """Share of all nodes to train on; the data set's published share if not given."""
+    test_fraction: float | None = None
+    """Share of all nodes to test on, the rest validates. If not given: the data set's published share, or
+    half of what a given `train_fraction` leaves."""
+    allow_untrained: bool = False
+    """Accept clients that hold no training node."""
+
+    @field_validator(*CHOICES, mode="before")
+    @classmethod
+    def _known(cls, value: object, info: ValidationInfo) -> object:
+        name = str(info.field_name)
+        if isinstance(value, str) and value not in CHOICES[name]:
+            raise unknown_name(name, value, CHOICES[name])
+        return value
+
+
+def build(scenario: Scenario) -> FederatedGraph:
+    """Load a data set and divide it among clients.
+
+    The order is that of FED-PUB's published code: largest component, feature scaling, one global split, then
+    the partition. Graphs and partitions are kept in a small in-process cache, since repetitions share them.
+
+    Raises:
+        ConfigurationError: the data set does not exist, or the fractions leave nothing for validation.
+        DataError: the data set cannot be read, or its features cannot be scaled as asked.
+        PartitionError: the graph cannot be divided as asked, or a client has no training node.
+    """
+    graph = preprocess(scenario)
+    split = random_split(graph.nodes, *_fractions(scenario), scenario.seed)
+    parts = _partition(
+        scenario.dataset, scenario.component, scenario.partition, scenario.clients, scenario.partition_seed
+    )
+    sha256 = data_sha256(scenario.dataset)
+    return divide(graph, parts, split, sha256=sha256, allow_untrained=scenario.allow_untrained)
+
+
+def preprocess(scenario: Scenario) -> Graph:
+    """Whole graph that a scenario divides: the clients' node ids refer to it."""
+    mode = scenario.features
+    if mode == "default":
+        mode = "row" if entry(scenario.dataset).row_normalise else "none"
+    return scale_features(_whole(scenario.dataset, scenario.component), mode)
+
+
+def divide(
+    graph: Graph,
+    parts: Partition,
+    split: Split,
+    *,
+    sha256: str | None = None,
+    allow_untrained: bool = False,
+) -> FederatedGraph:
+    """Cut the induced subgraph of each client out of a graph, in time O(n + e + sum of the clients' degrees).
+
+    A node has the same role (train, validation, test) in every client that holds it.
+
+    Args:
+        graph: n nodes, e directed edges.
+        parts: members of each client.
+        split: masks [n].
+        sha256: hash of the data before preprocessing; that of `graph` if not given.
+        allow_untrained: accept clients without a training node.
+
+    Raises:
+        PartitionError: a client has no training node.
+    """
+    if not allow_untrained:
+        untrained = [client for client, nodes in enumerate(parts.members) if not split.train[nodes].any()]
+        if untrained:
+            who = (
+                f"client {untrained[0]} has" if len(untrained) == 1 else f"clients {listing(untrained)} have"
+            )
+            raise PartitionError(
+                f"{who} no training node ({graph.name}, clients={parts.clients}, partition={parts.mode}): "
+                "use another seed, fewer clients or a larger train_fraction, or set allow_untrained=true"
+            )
+    starts = np.searchsorted(graph.edges[0], np.arange(graph.nodes + 1))
+    local = np.full(graph.nodes, -1, dtype=np.int64)
+    held = np.zeros(graph.edges.shape[1], dtype=bool)
+    clients = []
+    for client, nodes in enumerate(parts.members):
+        local[nodes] = np.arange(len(nodes))
+        positions = _incident(starts, nodes)
+        positions = positions[local[graph.edges[1, positions]] >= 0]
+        held[positions] = True
+        clients.append(
+            ClientGraph(
+                client=client,
+                nodes=nodes,
+                features=graph.features[nodes],
+                edges=local[graph.edges[:, positions]],
+                labels=graph.labels[nodes],
+                train=split.train[nodes],
+                validation=split.validation[nodes],
+                test=split.test[nodes],
+            )
+        )
+        local[nodes] = -1
+    return FederatedGraph(
+        name=graph.name,
+        clients=tuple(clients),
+        features=int(graph.features.shape[1]),
+        classes=graph.classes,
+        metric=graph.metric,
+        kind=graph.kind,
+        sha256=sha256 or graph.sha256(),
+        partition_sha256=parts.sha256(),
+        lost_edges=int(np.count_nonzero(~held)) // 2,
+    )
+
+
+def _incident(starts: Array, nodes: Array) -> Array:
+    """Positions in the sorted edge list of all edges that start at the given nodes."""
+    counts = starts[nodes + 1] - starts[nodes]
+    offsets = starts[nodes] - (np.cumsum(counts) - counts)
+    return np.repeat(offsets, counts) + np.arange(counts.sum())
+
+
+def _fractions(scenario: Scenario) -> tuple[float, float]:
+    train, _, test = entry(scenario.dataset).split
+    if scenario.train_fraction is not None:
+        train, test = scenario.train_fraction, (1 - scenario.train_fraction) / 2
+    return train, test if scenario.test_fraction is None else scenario.test_fraction
+
+
+def data_sha256(dataset: str) -> str:
+    """Hash of a data set's arrays before preprocessing.
+
+    Raises:
+        ConfigurationError: the data set does not exist.
+        DataError: it cannot be read.
+    """
+    return _loaded(dataset)[1]
+
+
+@lru_cache(maxsize=2)
+def _loaded(dataset: str) -> tuple[Graph, str]:
+    graph = load(dataset)
+    return graph, graph.sha256()
+
+
+@lru_cache(maxsize=2)
+def _whole(dataset: str, component: str) -> Graph:
+    graph, _ = _loaded(dataset)
+    return largest_component(graph) if component == "largest" else graph
+
+
+@lru_cache(maxsize=16)
+def _partition(dataset: str, component: str, mode: Mode, clients: int, seed: int) -> Partition:
+    return partition(_whole(dataset, component), mode, clients, seed)

@@ -1,0 +1,34 @@
+"""Random streams keyed by (seed, client, round, purpose).
+
+A draw must not depend on which process a client shares or on the order in which clients arrive. Every
+draw therefore comes from a counter-based generator whose key is a hash of what the draw is for; nothing
+about it has to be saved in a checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+SERVER = -1
+"""Client id of draws made by the server."""
+
+
+def stream(seed: int, client: int, round_number: int, purpose: str) -> np.random.Generator:
+    """Generator for one purpose of one client in one round.
+
+    Args:
+        seed: seed of the experiment.
+        client: client id, or `SERVER`.
+        round_number: round, 0-based; -1 for what happens before round 0.
+        purpose: what is drawn, for example ``"dropout/encoder"``.
+    """
+    return np.random.Generator(bit_generator(seed, client, round_number, purpose))
+
+
+def bit_generator(seed: int, client: int, round_number: int, purpose: str) -> np.random.Philox:
+    """Philox bit generator behind `stream`, for callers that want raw 64-bit words."""
+    text = f"{seed}/{client}/{round_number}/{purpose}".encode()
+    key = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), dtype=np.uint64)
+    return np.random.Philox(key=key)

@@ -1,0 +1,216 @@
+"""The MLflow store: applies operations through the client API in batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedatlas.platform.errors import TrackingError
+from fedatlas.platform.tracking.destination import (
+    is_local,
+    redacted,
+    require_results_folder,
+    results_folder,
+    tracking_uri,
+)
+from fedatlas.platform.tracking.operations import (
+    FINGERPRINT_TAG,
+    PARENT_TAG,
+    RUN_TAG,
+    CloseRun,
+    LogFile,
+    LogPoints,
+    OpenRun,
+    Operation,
+)
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+# MLflow's limits for one `log_batch`.
+METRICS_PER_BATCH = 1000
+PARAMS_PER_BATCH = 100
+TAG_LENGTH = 4000
+PARAM_LENGTH = 5000
+
+
+class Store:
+    """Access to one MLflow tracking store. Importing MLflow takes seconds, so it happens here only.
+
+    Args:
+        uri: tracking URI; by default `tracking_uri()`.
+
+    Raises:
+        TrackingError: the store cannot be reached.
+    """
+
+    def __init__(self, uri: str | None = None) -> None:
+        self.uri = uri or tracking_uri()
+        # Without these the client retries for minutes before it admits that a server is gone.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+        # One progress bar for each file of each run would bury everything else.
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        if is_local(self.uri):
+            require_results_folder()
+        try:
+            self._client = self._connect()
+            self._client.search_experiments(max_results=1)
+        except Exception as error:
+            raise self._failure("cannot be reached", error) from error
+        self._experiments: dict[str, str] = {}
+        self._ids: dict[str, str] = {}
+
+    def _connect(self) -> MlflowClient:
+        from mlflow.tracking import MlflowClient
+
+        # Importing MLflow sets its loggers up; a new database would otherwise print its migrations.
+        for name in ("alembic", "mlflow"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        return MlflowClient(tracking_uri=self.uri)
+
+    @property
+    def client(self) -> MlflowClient:
+        """The underlying client, for reading."""
+        return self._client
+
+    def apply(self, operation: Operation) -> None:
+        """Carry an operation out.
+
+        Raises:
+            TrackingError: the store refused it or could not be reached.
+        """
+        try:
+            if isinstance(operation, OpenRun):
+                self._open(operation)
+            elif isinstance(operation, LogPoints):
+                self._points(operation)
+            elif isinstance(operation, LogFile):
+                self._client.log_artifact(self.run_id(operation.run), operation.path)
+            else:
+                self._close(operation)
+        except Exception as error:
+            raise self._failure(f"refused {type(operation).__name__}", error) from error
+
+    def run_id(self, run: str) -> str:
+        """MLflow id of a run opened here by its local name; any other name is taken as an id."""
+        return self._ids.get(run, run)
+
+    def adopt(self, run: str, run_id: str) -> None:
+        """Continue an existing run under a local name."""
+        self._ids[run] = run_id
+
+    def resume(self, run: str, run_id: str) -> None:
+        """Continue an existing run under a local name and mark it running.
+
+        Raises:
+            TrackingError: the store refused it or could not be reached.
+        """
+        self.adopt(run, run_id)
+        try:
+            self._client.update_run(run_id, status="RUNNING")
+        except Exception as error:
+            raise self._failure("refused to continue a run", error) from error
+
+    def last_step(self, run_id: str, key: str) -> int:
+        """Last step at which a run has a metric; -1 if it has none.
+
+        Raises:
+            TrackingError: the store could not be reached.
+        """
+        try:
+            return max((point.step for point in self._client.get_metric_history(run_id, key)), default=-1)
+        except Exception as error:
+            raise self._failure("cannot be read", error) from error
+
+    def experiment_id(self, name: str) -> str:
+        """Id of an experiment, created if needed."""
+        if name not in self._experiments:
+            found = self._client.get_experiment_by_name(name)
+            if found is None:
+                where = (results_folder() / "artifacts" / name).as_uri() if is_local(self.uri) else None
+                self._experiments[name] = self._client.create_experiment(name, artifact_location=where)
+            else:
+                if found.lifecycle_stage != "active":
+                    self._client.restore_experiment(found.experiment_id)
+                self._experiments[name] = found.experiment_id
+        return self._experiments[name]
+
+    def runs(self, experiment: str, condition: str = "") -> Iterator[Any]:
+        """Runs of an experiment, newest first; none if it does not exist.
+
+        Raises:
+            TrackingError: the store could not be reached.
+        """
+        token: str | None = None
+        while True:
+            try:
+                found = self._client.get_experiment_by_name(experiment)
+                if found is None:
+                    return
+                page = self._client.search_runs(
+                    [found.experiment_id], condition, max_results=1000, page_token=token
+                )
+            except Exception as error:
+                raise self._failure("cannot be read", error) from error
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def with_fingerprint(self, experiment: str, fingerprint: str) -> list[Any]:
+        """Runs of a trial, newest first."""
+        return list(self.runs(experiment, f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"))
+
+    def _open(self, operation: OpenRun) -> None:
+        from mlflow.entities import Param
+
+        experiment = self.experiment_id(operation.experiment)
+        # The operation comes a second time if the store or `sync` died half-way through it.
+        begun = self._client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{operation.run}'", max_results=1)
+        if begun:
+            run = begun[0]
+        else:
+            tags = {key: value[:TAG_LENGTH] for key, value in operation.tags.items()}
+            tags[RUN_TAG] = operation.run
+            if operation.parent is not None:
+                tags[PARENT_TAG] = self.run_id(operation.parent)
+            run = self._client.create_run(
+                experiment, start_time=operation.time, tags=tags, run_name=operation.name
+            )
+        params = iter(Param(key, value[:PARAM_LENGTH]) for key, value in operation.params.items())
+        while batch := list(islice(params, PARAMS_PER_BATCH)):
+            self._client.log_batch(run.info.run_id, params=batch)
+        self._ids[operation.run] = run.info.run_id
+
+    def _points(self, operation: LogPoints) -> None:
+        from mlflow.entities import Metric
+
+        metrics = iter(Metric(key, value, operation.time, step) for key, value, step in operation.points)
+        while batch := list(islice(metrics, METRICS_PER_BATCH)):
+            self._client.log_batch(self.run_id(operation.run), metrics=batch)
+
+    def _close(self, operation: CloseRun) -> None:
+        run_id = self.run_id(operation.run)
+        for key, value in operation.tags.items():
+            self._client.set_tag(run_id, key, value[:TAG_LENGTH])
+        self._client.set_terminated(run_id, status=operation.status, end_time=operation.time)
+
+    def _failure(self, what: str, error: Exception) -> TrackingError:
+        reason = redacted(str(error)).splitlines()[0][:300] if str(error) else type(error).__name__
+        return TrackingError(f"tracking store {redacted(self.uri)} {what}: {reason}")
+
+    def download(self, run_id: str, name: str, folder: Path) -> Path:
+        """Local path of an artifact.
+
+        Raises:
+            TrackingError: there is no such artifact, or it cannot be read.
+        """
+        try:
+            return Path(self._client.download_artifacts(run_id, name, str(folder)))
+        except Exception as error:
+            raise self._failure(f"cannot give artifact {name} of run {run_id}", error) from error

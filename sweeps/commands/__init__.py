@@ -1,0 +1,54 @@
+"""The command line: `fedatlas run | sweep | report | sync | data | partition | algorithms`."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from fedatlas.platform.errors import FedatlasError
+from fedatlas.sweeps.commands import algorithms, data, partition, report, run, sweep, sync
+
+app = typer.Typer(
+    name="fedatlas",
+    help="Federated graph learning studies on Ray, Ray Tune and MLflow.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("sweep")(sweep.sweep)
+app.command("report")(report.report)
+app.command("sync")(sync.sync)
+app.command("partition")(partition.partition)
+app.command("algorithms")(algorithms.algorithms)
+app.add_typer(data.app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fedatlas.sweeps.provenance import package_version
+
+        typer.echo(package_version())
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point. A user's error prints its message and exits with 2; Ctrl-C exits with 130."""
+    try:
+        app()
+    except FedatlasError as error:
+        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)

@@ -1,0 +1,34 @@
+"""`fedatlas algorithms`: the methods and their options."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def algorithms(
+    name: Annotated[str | None, typer.Argument(help="Show the options of this method.")] = None,
+) -> None:
+    """List the methods, or the options of one with their defaults.
+
+    Example: fedatlas algorithms fedgmc
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedatlas.algorithms.registry import ALGORITHMS, algorithm_type
+
+    table = Table(box=SIMPLE_HEAD)
+    if name is None:
+        for heading in ("name", "title", "backbone", "uploads", "note"):
+            table.add_column(heading)
+        for key, kind in ALGORITHMS.items():
+            table.add_row(key, kind.title, kind.default_backbone, ", ".join(sorted(kind.uploads)), kind.note)
+    else:
+        for heading in ("option", "default", "meaning"):
+            table.add_column(heading)
+        for option, details in algorithm_type(name).configuration_type.model_fields.items():
+            table.add_row(option, str(details.default), details.description or "")
+    Console().print(table)

@@ -1,0 +1,75 @@
+"""`fedatlas partition`: what each client of a scenario holds."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+LISTED_CLASSES = 8
+"""Classes with a count in the table: the largest ones."""
+
+
+def partition(
+    dataset: Annotated[str, typer.Argument(help="Data set, a name in the catalog.")],
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 10,
+    mode: Annotated[str, typer.Option(help="metis, metis-overlap, random or louvain.")] = "metis",
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+    partition_seed: Annotated[int, typer.Option(min=0, max=2**31 - 2, help="Seed of the partition.")] = 0,
+    features: Annotated[str, typer.Option(help="default, none, row, l2 or binary.")] = "default",
+    component: Annotated[str, typer.Option(help="largest or all.")] = "largest",
+    train_fraction: Annotated[float | None, typer.Option(help="Share of nodes to train on.")] = None,
+    allow_untrained: Annotated[bool, typer.Option(help="Accept clients without a training node.")] = False,
+) -> None:
+    """Show what each client holds: nodes, edges, lost edges, classes, homophily.
+
+    A client's lost edges touch one of its nodes and are not held by it; the last line has the numbers of the
+    whole graph and the edges that no client holds.
+    """
+    from fedatlas.platform.graphs.description import describe, describe_clients
+    from fedatlas.platform.graphs.federated import Scenario, build, preprocess
+
+    scenario = Scenario.model_validate(
+        {
+            "dataset": dataset,
+            "partition": mode,
+            "clients": clients,
+            "seed": seed,
+            "partition_seed": partition_seed,
+            "features": features,
+            "component": component,
+            "train_fraction": train_fraction,
+            "allow_untrained": allow_untrained,
+        }
+    )
+    federated, whole = build(scenario), preprocess(scenario)
+    summary = describe(whole)
+
+    title = f"{federated.name} ({federated.kind}): {clients} clients, {mode}"
+    table = Table(title=title, box=SIMPLE_HEAD)
+    for heading in ("client", "nodes", "edges", "lost edges", "train", "homophily"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("class:nodes")
+    for row in describe_clients(federated, whole).to_dict("records"):
+        counts = (row["client"], row["nodes"], row["edges"], row["lost_edges"], row["train"])
+        table.add_row(*map(str, counts), _share(row["homophily"]), _classes(row["histogram"]))
+    table.add_section()
+    counts = ("all", summary.nodes, summary.edges, federated.lost_edges, "")
+    table.add_row(*map(str, counts), _share(summary.homophily), _classes(summary.histogram))
+    Console().print(table)
+
+
+def _share(homophily: float) -> str:
+    return "-" if math.isnan(homophily) else f"{homophily:.3f}"
+
+
+def _classes(histogram: tuple[int, ...]) -> str:
+    ranked = sorted((-count, label) for label, count in enumerate(histogram) if count)
+    classes = [f"{label}:{-count}" for count, label in ranked[:LISTED_CLASSES]]
+    if len(ranked) > LISTED_CLASSES:
+        classes.append(f"+{len(ranked) - LISTED_CLASSES} classes")
+    return " ".join(classes)

@@ -1,0 +1,90 @@
+"""`fedatlas sweep`: a study through Ray Tune."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedatlas.sweeps.interface import Study
+
+
+def sweep(
+    name: Annotated[str, typer.Argument(help="Study that comes with the package, or a YAML file.")],
+    algorithms: Annotated[str | None, typer.Option(help="Methods to run, separated by commas.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of every trial.")] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="Filters separated by commas: cora, clients=5|10, partition=metis, ..."),
+    ] = None,
+    placement: Annotated[str | None, typer.Option(help="auto, inline, actors or packed.")] = None,
+    available_only: Annotated[bool, typer.Option(help="Leave out data sets that are missing.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Show what would run, and stop.")] = False,
+    tracking: Annotated[bool, typer.Option(help="Write to the MLflow store.")] = True,
+    report: Annotated[bool, typer.Option(help="Write the HTML report at the end.")] = True,
+) -> None:
+    """Run a study; start it again to go on where it stopped.
+
+    Example: fedatlas sweep heterophilic --available-only --only "minesweeper,clients=5|10" --seeds 1
+    """
+    from rich.console import Console
+
+    from fedatlas.platform.tracking.destination import redacted, tracking_uri
+    from fedatlas.sweeps.commands.output import print_preflight, study_progress
+    from fedatlas.sweeps.interface import Study
+
+    console = Console()
+    study = Study(
+        name,
+        algorithms=_split(algorithms),
+        seeds=seeds,
+        rounds=rounds,
+        only=_split(only),
+        placement=placement,
+    )
+    with study_progress(console) as show:
+        outcome = study.run(
+            available_only=available_only,
+            dry_run=dry_run,
+            tracking=tracking,
+            before=lambda found: print_preflight(console, study.name, found),
+            show=show,
+            announce=lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True),
+        )
+    if dry_run:
+        return
+    if tracking:
+        _print_results(console, study, report)
+        uri = redacted(tracking_uri())
+        where = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
+        console.print(f"MLflow UI: {where}", highlight=False, soft_wrap=True)
+    if outcome.interrupted:
+        console.print("stopped; finished trials are kept. Run the same command to go on.", highlight=False)
+        raise typer.Exit(130)
+    if outcome.failed:
+        console.print(f"[red]{len(outcome.failed)} trials failed:[/red]")
+        for cell, error in outcome.failed.items():
+            console.print(f"  {cell}: {error}", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _print_results(console: Console, study: Study, report: bool) -> None:
+    """Table of this study's finished trials, and where its report is."""
+    from fedatlas.dashboards.tables import summary_as_rich, summary_table
+    from fedatlas.platform.errors import FedatlasError
+
+    try:
+        trials = study.results()
+        console.print(summary_as_rich(summary_table(trials)))
+        if report and (trials["status"] == "FINISHED").any():
+            console.print(f"report: {study.report()}", highlight=False, soft_wrap=True)
+    except FedatlasError as error:
+        console.print(f"no table: {error}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,287 @@
+"""Runs a study through Ray Tune: one Tune run for each shape of placement, one writer of results."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray import tune
+
+from fedatlas.platform.errors import FedatlasError
+from fedatlas.platform.federation.actors import Fleet
+from fedatlas.platform.federation.placement import PlacementPlan
+from fedatlas.platform.federation.records import RoundRecord
+from fedatlas.platform.tracking.destination import results_folder
+from fedatlas.platform.tracking.operations import KIND_TAG, STUDY_TAG, RunStatus
+from fedatlas.platform.tracking.tracker import Tracker
+from fedatlas.sweeps.execution import Planned
+from fedatlas.sweeps.preflight import Preflight
+from fedatlas.sweeps.recording import Recording
+from fedatlas.sweeps.trial import FederatedTrial, FleetBroker
+
+PROCESS_FAILURES = 2
+"""How often the process of a trial may die before the trial counts as failed."""
+
+# Ray's own loggers and tables would repeat what the tracking store and the progress bar show, and its signal
+# handler would swallow Ctrl-C.
+TUNE_ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+}
+
+
+@dataclass
+class StudyOutcome:
+    """What happened.
+
+    Attributes:
+        finished: summaries of the trials that finished now.
+        failed: cell -> error.
+        interrupted: whether Ctrl-C ended the study.
+        seconds: wall time.
+    """
+
+    finished: list[dict[str, Any]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Counts of trials for a progress display."""
+
+    total: int
+    done: int
+    running: int
+    failed: int
+    rounds_done: int
+    rounds_total: int
+
+
+class _Writer(tune.Callback):
+    """Tune's callback in the driver: the only place that writes results."""
+
+    def __init__(
+        self,
+        study: str,
+        work: Sequence[tuple[Planned, PlacementPlan]],
+        preflight: Preflight,
+        tracker: Tracker | None,
+        parent: str | None,
+        outcome: StudyOutcome,
+        show: Callable[[Progress], None],
+    ) -> None:
+        self._study = study
+        self._work = work
+        self._preflight = preflight
+        self._tracker = tracker
+        self._parent = parent
+        self._outcome = outcome
+        self._show = show
+        self.recordings: dict[int, Recording] = {}
+        self._ended: set[int] = set()
+        self.reclaim: Callable[[int], None] = lambda position: None
+        """Takes back what a trial whose process died had leased."""
+
+    def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
+        """Tune saves its callbacks to restore a run; runs are never restored from there, so nothing is."""
+        return tune.Callback, ()
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        position = int(trial.config["position"])
+        if position in self.recordings:
+            return
+        planned, placed = self._work[position]
+        recording = Recording(planned, self._study, placed.reason, self._tracker, self._parent)
+        recording.open(self._preflight.interrupted.get(planned.fingerprint))
+        self.recordings[position] = recording
+        self._report()
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        position = int(trial.config["position"])
+        recording = self.recordings[position]
+        recording.startup = float(result.get("startup_seconds", recording.startup))
+        recording.partition_sha256 = result.get("partition_sha256", recording.partition_sha256)
+        recording.add([RoundRecord.from_plain(record) for record in result.get("records", [])])
+        recording.flush()
+        if result.get("error"):
+            self._fail(position, str(result["error"]))
+        elif result.get("done"):
+            self._outcome.finished.append(recording.finish())
+            del self.recordings[position]
+            self._ended.add(position)
+        self._report()
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        position = int(trial.config["position"])
+        if position not in self._ended:
+            self.reclaim(position)
+            times = PROCESS_FAILURES + 1
+            self._fail(position, f"the trial's process died {times} times: look for lack of memory")
+            self._report()
+
+    def fail_unfinished(self) -> None:
+        """Mark the trials of which nothing more will come as failed."""
+        for position in set(range(len(self._work))) - self._ended:
+            self._fail(position, "Tune ended without a result for this trial")
+
+    def _report(self) -> None:
+        running = list(self.recordings.values())
+        rounds = sum(int(summary["rounds"]) for summary in self._outcome.finished)
+        self._show(
+            Progress(
+                total=len(self._preflight.todo),
+                done=len(self._outcome.finished),
+                running=len(running),
+                failed=len(self._outcome.failed),
+                rounds_done=rounds + sum(len(recording.records) for recording in running),
+                rounds_total=sum(planned.rounds for planned, _ in self._preflight.todo),
+            )
+        )
+
+    def stop(self) -> None:
+        """Mark what was running as stopped from outside; it can be continued."""
+        for recording in self.recordings.values():
+            recording.fail("", killed=True)
+        self.recordings.clear()
+
+    def _fail(self, position: int, error: str) -> None:
+        recording = self.recordings.pop(position, None)
+        if recording is not None:
+            recording.fail(error)
+        self._ended.add(position)
+        self._outcome.failed[self._work[position][0].resolved.cell] = error
+
+
+@contextmanager
+def alone(study: str) -> Iterator[None]:
+    """Keep other processes that share the results folder from running the same study.
+
+    The lock ends with the process, however it ends.
+
+    Raises:
+        FedatlasError: another process runs the study.
+    """
+    import fcntl
+
+    path = results_folder() / "studies" / study / "running"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            who = file.read().strip() or "another process"
+            raise FedatlasError(
+                f"study {study} is being run by {who}: wait for it, stop it, or set FEDATLAS_RESULTS to "
+                "another folder"
+            ) from error
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
+
+
+def run_study(
+    study: str,
+    preflight: Preflight,
+    tracker: Tracker | None,
+    show: Callable[[Progress], None] = lambda progress: None,
+) -> StudyOutcome:
+    """Run the trials of a preflight. Ray must be connected.
+
+    Args:
+        study: name of the study and of its experiment.
+        preflight: what is to do.
+        tracker: None leaves the tracking store out.
+        show: told the progress at every report.
+    """
+    os.environ.update(TUNE_ENVIRONMENT)
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    outcome = StudyOutcome()
+    begin = time.perf_counter()
+    parent = None
+    if tracker is not None:
+        parent = tracker.open(study, f"{study} sweep", {}, {KIND_TAG: "sweep", STUDY_TAG: study})
+    groups: dict[tuple[int, float, float], list[tuple[Planned, PlacementPlan]]] = {}
+    for item in preflight.todo:
+        groups.setdefault(item[1].shape(), []).append(item)
+    try:
+        for shape, work in groups.items():
+            writer = _Writer(study, work, preflight, tracker, parent, outcome, show)
+            try:
+                _run_group(study, work, preflight.concurrency.get(shape, 1), writer)
+            except BaseException:
+                writer.stop()
+                raise
+            writer.fail_unfinished()
+        status: RunStatus = "FAILED" if outcome.failed else "FINISHED"
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+        status = "KILLED"
+    except BaseException:
+        status = "FAILED"
+        raise
+    finally:
+        outcome.seconds = time.perf_counter() - begin
+        if tracker is not None and parent is not None:
+            tracker.close(parent, status)
+    return outcome
+
+
+def _run_group(
+    study: str, work: list[tuple[Planned, PlacementPlan]], concurrency: int, writer: _Writer
+) -> None:
+    """One Tune run over trials whose placements have the same shape."""
+    placed = work[0][1]
+    concurrency = min(concurrency, len(work))
+    fleets: list[Fleet] = []
+    broker: Any = None
+    name = f"{study}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{len(placed.groups)}"
+    storage = results_folder() / "tune"
+    try:
+        if placed.kind != "inline":
+            for number in range(concurrency):
+                fleets.append(Fleet(placed, f"fedatlas-{study}-{number}"))
+            broker = ray.remote(FleetBroker).options(num_cpus=0).remote(fleets)
+            writer.reclaim = broker.release.remote
+        trainable = tune.with_resources(
+            tune.with_parameters(
+                FederatedTrial, work=work, checkpoints=results_folder() / "checkpoints", broker=broker
+            ),
+            {"CPU": 1},
+        )
+        tuner = tune.Tuner(
+            trainable,
+            param_space={"position": tune.grid_search(list(range(len(work))))},
+            tune_config=tune.TuneConfig(max_concurrent_trials=concurrency, reuse_actors=True),
+            run_config=tune.RunConfig(
+                name=name,
+                storage_path=str(storage),
+                failure_config=tune.FailureConfig(max_failures=PROCESS_FAILURES),
+                callbacks=[writer],
+                verbose=0,
+            ),
+        )
+        tuner.fit()
+    finally:
+        if broker is not None:
+            ray.kill(broker)
+        for fleet in fleets:
+            with suppress(Exception):
+                fleet.close()
+        # Tune's own files say nothing that the results do not.
+        shutil.rmtree(storage / name, ignore_errors=True)

@@ -1,0 +1,175 @@
+"""One experiment: a scenario, a method and how they run, fully described and checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedatlas.algorithms.presets import EXPERIMENT_KEYS, preset
+from fedatlas.algorithms.registry import Method, algorithm_type, create
+from fedatlas.platform.errors import ConfigurationError, unknown_name
+from fedatlas.platform.federation.cohort import Precision
+from fedatlas.platform.federation.coordinator import EvaluationPoint
+from fedatlas.platform.federation.placement import PLACEMENTS
+from fedatlas.platform.federation.scores import ClientWeighting
+from fedatlas.platform.graphs.catalog import entry
+from fedatlas.platform.graphs.federated import Scenario
+
+SCENARIO_FIELDS = tuple(Scenario.model_fields)
+EXECUTION_FIELDS = ("placement", "clients_per_actor", "client_cpus", "client_gpus", "device")
+"""Where an experiment runs. Its results do not depend on them, so neither does its fingerprint."""
+
+
+class Experiment(Scenario):
+    """Everything that decides the numbers of one run, and where it runs.
+
+    `rounds`, `epochs`, `backbone` and `options` are what was asked for; `resolve` fills in the defaults of
+    the protocol, the method and its presets.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    algorithm: str
+    """Name of a method, see `fedatlas algorithms`."""
+    backbone: str | None = None
+    """Name of a backbone; the method's own if not given."""
+    label: str | None = None
+    """Name of the row in tables; the method's title if not given."""
+    rounds: int | None = Field(default=None, ge=1)
+    """Communication rounds; the protocol's number for the data set if not given."""
+    epochs: int | None = Field(default=None, ge=1)
+    """Local epochs per round; the protocol's number for the data set if not given."""
+    evaluation: EvaluationPoint = "after_local"
+    """When clients are scored."""
+    weighting: ClientWeighting = "uniform"
+    """Weights of the mean over clients."""
+    precision: Precision = "float32"
+    """Floating-point type of training."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the method."""
+    placement: str = "auto"
+    """auto, inline, actors (one per client) or packed."""
+    clients_per_actor: int | None = Field(default=None, ge=1)
+    """Clients per actor of ``packed``."""
+    client_cpus: float | None = Field(default=None, ge=0)
+    """CPUs of each client actor."""
+    client_gpus: float | None = Field(default=None, ge=0)
+    """GPU share of each client; 0.1 where the cluster has GPUs and nothing is given."""
+    device: str = "auto"
+    """Device of ``inline``: cpu, cuda, or auto for what Ray assigned (the CPU outside Ray)."""
+
+
+class Resolved(BaseModel):
+    """An experiment with nothing left open.
+
+    Attributes:
+        experiment: as asked, with every default filled in and `options` complete.
+        aggregation: how weights travel, for tables.
+        method_version: version of the method's code.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    experiment: Experiment
+    aggregation: str
+    method_version: int
+
+    def method(self) -> Method:
+        """The configured method."""
+        given = self.experiment
+        return create(given.algorithm, given.backbone, given.options)
+
+    def scenario(self) -> Scenario:
+        """Which data the clients hold."""
+        return Scenario(**{name: getattr(self.experiment, name) for name in SCENARIO_FIELDS})
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the numbers, as plain values. The label and the place of execution do not."""
+        values = self.experiment.model_dump(mode="json")
+        for name in (*EXECUTION_FIELDS, "label"):
+            values.pop(name)
+        return {**values, "method_version": self.method_version}
+
+    def fingerprint(self, data_sha256: str) -> str:
+        """Hash of the identity and the data: equal fingerprints mean equal numbers."""
+        text = json.dumps({**self.identity(), "data": data_sha256}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+    def params(self) -> dict[str, Any]:
+        """Parameters as they are tracked."""
+        values = self.experiment.model_dump(mode="json")
+        options = values.pop("options")
+        for name in EXECUTION_FIELDS:
+            values.pop(name)
+        flat = {f"method.{key}": value for key, value in options.items()}
+        return {**values, "aggregation": self.aggregation, **flat}
+
+    @property
+    def cell(self) -> str:
+        """Name of the run: what distinguishes it within a study."""
+        given = self.experiment
+        return f"{given.label}/{given.dataset}/{given.partition}-{given.clients}/seed-{given.seed}"
+
+
+def experiment(values: Mapping[str, Any]) -> Experiment:
+    """Check the values of an experiment.
+
+    Raises:
+        ConfigurationError: names the key, the value and what is allowed.
+    """
+    for key in values:
+        if key not in Experiment.model_fields:
+            raise unknown_name("configuration key", key, Experiment.model_fields)
+    try:
+        return Experiment(**values)
+    except ValidationError as error:
+        parts = [
+            f"{'.'.join(str(place) for place in detail['loc'])}={detail.get('input')!r}: {detail['msg']}"
+            for detail in error.errors()
+        ]
+        raise ConfigurationError("; ".join(parts)) from error
+
+
+def resolve(given: Experiment) -> Resolved:
+    """Fill in defaults. Precedence: what is given, the method's preset for the data set, the protocol.
+
+    Raises:
+        ConfigurationError: unknown data set, method, backbone, placement or option, or a value out of range.
+    """
+    published = entry(given.dataset)
+    kind = algorithm_type(given.algorithm)
+    if given.placement not in PLACEMENTS:
+        raise unknown_name("placement", given.placement, PLACEMENTS)
+    if given.device not in ("auto", "cpu", "cuda"):
+        raise unknown_name("device", given.device, ("auto", "cpu", "cuda"))
+    for name in EXPERIMENT_KEYS:
+        if name in given.options:
+            raise ConfigurationError(f"{name} belongs to the experiment: use --{name}, not an option")
+    tuned = preset(given.algorithm, given.dataset)
+    rounds = given.rounds or tuned.pop("rounds", published.rounds)
+    epochs = given.epochs or tuned.pop("epochs", published.epochs)
+    features = tuned.pop("features", "default") if given.features == "default" else given.features
+    options = {key: value for key, value in tuned.items() if key not in EXPERIMENT_KEYS}
+    options.update(given.options)
+    options["epochs"] = epochs
+    method = create(given.algorithm, given.backbone, options)
+    complete = method.configuration.model_dump(mode="json")
+    label = given.label or kind.title
+    return Resolved(
+        experiment=given.model_copy(
+            update={
+                "rounds": rounds,
+                "epochs": epochs,
+                "features": features,
+                "backbone": method.backbone.name,
+                "label": label,
+                "options": complete,
+            }
+        ),
+        aggregation=str(method.configuration.aggregation),
+        method_version=kind.version,
+    )

@@ -1,0 +1,226 @@
+"""The one writer of results: files in the results folder, and the tracking store.
+
+Trials hand their records over; only the process that drives a run or a study writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from fedatlas.platform.federation.records import RoundRecord, RunResult, summarise
+from fedatlas.platform.graphs.catalog import entry
+from fedatlas.platform.tracking.destination import results_folder
+from fedatlas.platform.tracking.operations import FINGERPRINT_TAG, KIND_TAG, STUDY_TAG, SUMMARY_PREFIX
+from fedatlas.platform.tracking.tracker import Tracker
+from fedatlas.sweeps.execution import Planned, checkpoint_path
+from fedatlas.sweeps.provenance import tags
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+POINTS_PER_FLUSH = 2000
+
+
+def rounds_table(records: Sequence[RoundRecord]) -> pd.DataFrame:
+    """One row per round with every tracked figure."""
+    import pandas as pd
+
+    return pd.DataFrame([{"round": record.round, **record.tracked()} for record in records])
+
+
+def clients_table(records: Sequence[RoundRecord]) -> pd.DataFrame:
+    """One row per round and client: `round`, `client`, `validation`, `test`."""
+    import pandas as pd
+
+    rows = [
+        (record.round, client, validation, test)
+        for record in records
+        for client, (validation, test) in enumerate(
+            zip(record.client_validation, record.client_test, strict=True)
+        )
+    ]
+    return pd.DataFrame(rows, columns=["round", "client", "validation", "test"])
+
+
+def summary(planned: Planned, result: RunResult, placement: str, startup: float) -> dict[str, Any]:
+    """Plain summary of a finished run: what `--json` writes. Scores in [0, 1], seconds, bytes."""
+    given = planned.resolved.experiment
+    figures = dataclasses.asdict(result)
+    figures["client_test_scores"] = [
+        score if math.isfinite(score) else None for score in result.client_test_scores
+    ]
+    return {
+        "dataset": given.dataset,
+        "partition": given.partition,
+        "clients": given.clients,
+        "algorithm": given.algorithm,
+        "backbone": given.backbone,
+        "aggregation": planned.resolved.aggregation,
+        "label": given.label,
+        "seed": given.seed,
+        "rounds": given.rounds,
+        "epochs": given.epochs,
+        "placement": placement,
+        "metric": entry(given.dataset).metric,
+        "data_kind": entry(given.dataset).kind,
+        "fingerprint": planned.fingerprint,
+        "data_sha256": planned.data_sha256,
+        **figures,
+        "startup_seconds": startup,
+    }
+
+
+@dataclass
+class Recording:
+    """One run being written.
+
+    Args:
+        planned: the experiment.
+        study: name of the study, and of the MLflow experiment.
+        placement: placement kind and its arithmetic.
+        tracker: None leaves the tracking store out.
+        parent: local name or id of the parent run.
+    """
+
+    planned: Planned
+    study: str
+    placement: str
+    tracker: Tracker | None
+    parent: str | None = None
+    records: list[RoundRecord] = field(default_factory=list)
+    startup: float = 0.0
+    partition_sha256: str = ""
+    _run: str | None = None
+    _waiting: list[tuple[str, float, int]] = field(default_factory=list)
+    _logged_to: int = -1
+
+    @property
+    def run_id(self) -> str | None:
+        """MLflow id of the run; None without tracking."""
+        return self.tracker.run_id(self._run) if self.tracker is not None and self._run is not None else None
+
+    @property
+    def folder(self) -> Path:
+        """Folder of this run's files."""
+        return results_folder() / "studies" / self.study / self.planned.fingerprint
+
+    def open(self, previous: str | None = None) -> None:
+        """Start a tracked run, or continue an interrupted one of the store.
+
+        Args:
+            previous: MLflow id of the interrupted run.
+        """
+        if self.tracker is None:
+            return
+        if previous is not None and self.tracker.store is not None:
+            self._logged_to = self.tracker.last_step(previous, "val/score")
+            self._run = self.tracker.resume(previous)
+            return
+        given = self.planned.resolved.experiment
+        self._run = self.tracker.open(
+            self.study,
+            self.planned.resolved.cell,
+            self.planned.resolved.params(),
+            {
+                KIND_TAG: "trial",
+                STUDY_TAG: self.study,
+                FINGERPRINT_TAG: self.planned.fingerprint,
+                "fedatlas.placement": self.placement,
+                "fedatlas.method_version": str(self.planned.resolved.method_version),
+                **tags(given.dataset, self.planned.data_sha256),
+            },
+            self.parent,
+        )
+
+    def add(self, records: Sequence[RoundRecord]) -> None:
+        """Take finished rounds, in order; rounds that are there already are passed over."""
+        for record in records:
+            if record.round < len(self.records):
+                continue
+            self.records.append(record)
+            if record.round > self._logged_to:
+                self._waiting += [
+                    (key, value, record.round)
+                    for key, value in record.tracked().items()
+                    if math.isfinite(value)
+                ]
+        if len(self._waiting) >= POINTS_PER_FLUSH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send waiting figures to the store."""
+        if self.tracker is not None and self._run is not None:
+            self.tracker.points(self._run, self._waiting)
+        self._waiting = []
+
+    def finish(self) -> dict[str, Any]:
+        """Write files, artifacts and summary; then mark the run finished, last of all."""
+        result = summarise(self.records)
+        kind = self.placement.split(":", 1)[0]
+        content = {
+            **summary(self.planned, result, kind, self.startup),
+            "partition_sha256": self.partition_sha256,
+            "run_id": self.run_id,
+        }
+        paths = self._write_files()
+        if self.tracker is not None and self._run is not None:
+            last = len(self.records) - 1
+            self._waiting += [
+                (f"{SUMMARY_PREFIX}{key}", float(value), last)
+                for key, value in content.items()
+                if isinstance(value, int | float) and key in _SUMMARY_KEYS and math.isfinite(value)
+            ]
+            self.flush()
+            for path in paths:
+                self.tracker.file(self._run, path)
+            self.tracker.close(self._run, "FINISHED", {"fedatlas.partition_sha256": self.partition_sha256})
+        write_json(self.folder / "summary.json", content)
+        checkpoint_path(self.planned.fingerprint).unlink(missing_ok=True)
+        return content
+
+    def fail(self, error: str, killed: bool = False) -> None:
+        """Mark the run failed (or killed, if it was stopped from outside) with its error."""
+        if self.tracker is not None and self._run is not None:
+            self.flush()
+            self.tracker.close(
+                self._run, "KILLED" if killed else "FAILED", {} if killed else {"fedatlas.error": error}
+            )
+
+    def _write_files(self) -> list[Path]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        rounds, clients = self.folder / "rounds.parquet", self.folder / "clients.parquet"
+        rounds_table(self.records).to_parquet(rounds, index=False)
+        clients_table(self.records).to_parquet(clients, index=False)
+        configuration = self.folder / "configuration.yaml"
+        resolved = {
+            **self.planned.resolved.experiment.model_dump(mode="json"),
+            "method_version": self.planned.resolved.method_version,
+        }
+        configuration.write_text(yaml.safe_dump(resolved, sort_keys=False))
+        placement = self.folder / "placement.txt"
+        placement.write_text(self.placement + "\n")
+        return [rounds, clients, configuration, placement]
+
+
+_SUMMARY_KEYS = {entry.name for entry in dataclasses.fields(RunResult)} | {"startup_seconds"}
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON so that a reader sees the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,147 @@
+"""A real MLflow store with made-up trials: their scores are test numbers, not results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fedatlas.platform.tracking.store import Store
+from fedatlas.platform.tracking.tracker import Tracker
+
+HOSTILE = "<script>alert('x')</script>"
+METHODS = {"fedavg": "FedAvg", "fedgmc": "FedGMC", "local": "Local"}
+
+
+def trial_record(algorithm: str = "fedavg", test: float | None = 0.8, **changes: Any) -> dict[str, Any]:
+    """Params, tags and summary of one trial, flat. `changes` replace a value or add a `method.` parameter."""
+    record: dict[str, Any] = {
+        "params": {
+            "dataset": "cora",
+            "partition": "metis",
+            "clients": 10,
+            "algorithm": algorithm,
+            "backbone": "gcn",
+            "aggregation": "fedavg",
+            "label": METHODS[algorithm],
+            "seed": 0,
+            "rounds": 100,
+            "epochs": 1,
+            "features": "default",
+            "component": "largest",
+            "train_fraction": None,
+            "test_fraction": None,
+            "partition_seed": 0,
+            "evaluation": "after_local",
+            "weighting": "uniform",
+            "precision": "float32",
+            "method.lr": 0.01,
+        },
+        "tags": {
+            "data_kind": "real",
+            "data_sha256": "aa" * 32,
+            "partition_sha256": "bb" * 32,
+            "metric": "accuracy",
+            "commit": f"{'cc' * 20}-dirty",
+            "version": "0.1.0",
+            "method_version": "1",
+            "placement": "inline: as asked",
+        },
+        "summary": {
+            "test_score": test,
+            "last_test_score": None if test is None else test - 0.01,
+            "seconds_per_round": 0.25,
+            "uplink_bytes_per_round": 2_500_000.0,
+            "downlink_bytes_per_round": 5_000_000.0,
+        },
+        "status": "FINISHED",
+    }
+    for key, value in changes.items():
+        home = next((part for part in ("tags", "summary") if key in record[part] or key == "error"), "params")
+        if key == "status":
+            record["status"] = value
+        else:
+            record[home][key.replace("method_lr", "method.lr")] = value
+    return record
+
+
+def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The records as `reading.trials` would return them, without a store."""
+    import json
+
+    rows = []
+    for number, record in enumerate(records):
+        params = {key: str(value) for key, value in record["params"].items()}
+        columns = {key: record["params"][key] for key in ("dataset", "partition", "algorithm", "label")}
+        numbers = {key: int(params[key]) for key in ("clients", "seed", "rounds", "epochs")}
+        texts = {key: params[key] for key in ("backbone", "aggregation")}
+        rows.append(
+            {
+                "run_id": f"run{number}",
+                "status": record["status"],
+                "error": None,
+                **columns,
+                **numbers,
+                **texts,
+                **record["tags"],
+                **record["summary"],
+                "params": json.dumps(params, sort_keys=True),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def write_trials(experiment: str, records: Sequence[Mapping[str, Any]], folder: Path) -> Store:
+    """Track the records as trials of a sweep; finished ones get per-round and per-client tables."""
+
+    def fail(text: str) -> None:
+        raise AssertionError(text)
+
+    tracker = Tracker(fail)
+    parent = tracker.open(experiment, experiment, {}, {"fedatlas.kind": "sweep"})
+    for number, record in enumerate(records):
+        tags = {f"fedatlas.{key}": str(value) for key, value in record["tags"].items() if key != "error"}
+        tags |= {"fedatlas.kind": "trial", "fedatlas.fingerprint": f"{experiment}-{number}"}
+        run = tracker.open(experiment, f"trial {number}", record["params"], tags, parent)
+        if record["status"] == "FINISHED":
+            summary = record["summary"].items()
+            tracker.points(run, [(f"summary/{key}", value, 0) for key, value in summary if value is not None])
+            place = folder / f"{experiment}-{number}"
+            place.mkdir()
+            score = record["summary"]["test_score"]
+            rounds = pd.DataFrame(
+                {
+                    "round": range(5),
+                    "test/score": [score - 0.02 * (4 - step) for step in range(5)],
+                    "val/score": [score - 0.03 * (4 - step) for step in range(5)],
+                }
+            )
+            rounds.to_parquet(place / "rounds.parquet")
+            tracker.file(run, place / "rounds.parquet")
+        error = record["tags"].get("error")
+        tracker.close(run, record["status"], {"fedatlas.error": error} if error else {})
+    tracker.close(parent, "FINISHED")
+    assert tracker.store is not None
+    return tracker.store
+
+
+Write = Callable[[str, Sequence[Mapping[str, Any]]], Store]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A results folder of its own, with no tracking server configured."""
+    folder = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setenv("FEDATLAS_RESULTS", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def write(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Write:
+    """Writes trials into the store of `results`."""
+    return lambda experiment, records: write_trials(experiment, records, tmp_path_factory.mktemp("files"))

@@ -1,0 +1,94 @@
+"""Sparse products and their gradients against dense ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from fedatlas.platform.federation.sparse import SparseMatrix
+
+CPU = torch.device("cpu")
+
+
+def random_matrix(rows=6, columns=9, density=0.3, seed=0):
+    return sp.csr_array(sp.random(rows, columns, density, format="csr", random_state=seed))
+
+
+def random(*shape, seed=1):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def build(matrix, symmetric=False):
+    return SparseMatrix(matrix, torch.float64, CPU, symmetric)
+
+
+def product_and_gradient(multiply, dense, weights):
+    leaf = dense.clone().requires_grad_()
+    product = multiply(leaf)
+    (gradient,) = torch.autograd.grad((product * weights).sum(), leaf)
+    return product.detach(), gradient
+
+
+@pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
+def test_product_and_gradient_equal_the_dense_ones(density):
+    matrix = random_matrix(density=density)
+    full = torch.as_tensor(matrix.toarray())
+    dense, weights = random(9, 4), random(6, 4, seed=2)
+    mine = product_and_gradient(lambda x: build(matrix) @ x, dense, weights)
+    theirs = product_and_gradient(lambda x: full @ x, dense, weights)
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_gradient_check():
+    matrix = build(random_matrix())
+    assert torch.autograd.gradcheck(lambda x: matrix @ x, (random(9, 2).requires_grad_(),))
+
+
+def test_symmetric_matrix_stores_no_transpose():
+    half = random_matrix(7, 7)
+    matrix = sp.csr_array(half + half.T)
+    symmetric, general = build(matrix, symmetric=True), build(matrix)
+    assert symmetric._backward is symmetric._forward
+    dense, weights = random(7, 3), random(7, 3, seed=2)
+    torch.testing.assert_close(
+        product_and_gradient(lambda x: symmetric @ x, dense, weights),
+        product_and_gradient(lambda x: general @ x, dense, weights),
+    )
+
+
+def test_new_values_keep_the_structure_and_change_both_passes():
+    matrix = random_matrix()
+    original = build(matrix)
+    values = random(matrix.nnz, seed=3)
+    other = original.with_values(values)
+    full = torch.as_tensor(
+        sp.csr_array((values.numpy(), matrix.indices, matrix.indptr), matrix.shape).toarray()
+    )
+    dense, weights = random(9, 4), random(6, 4, seed=2)
+    torch.testing.assert_close(
+        product_and_gradient(lambda x: other @ x, dense, weights),
+        product_and_gradient(lambda x: full @ x, dense, weights),
+    )
+    torch.testing.assert_close(original @ dense, torch.as_tensor(matrix.toarray()) @ dense)
+
+
+def test_symmetric_matrix_refuses_new_values():
+    matrix = build(sp.csr_array(np.eye(3)), symmetric=True)
+    with pytest.raises(ValueError, match="symmetric"):
+        matrix.with_values(torch.ones(3))
+
+
+def test_unsorted_indices_are_sorted():
+    matrix = sp.csr_array((np.array([1.0, 2.0, 3.0]), np.array([4, 0, 2]), np.array([0, 2, 3])), shape=(2, 5))
+    expected = matrix.toarray()
+    built = build(matrix)
+    assert built.values.tolist() == [2, 1, 3]
+    torch.testing.assert_close(built @ torch.eye(5).double(), torch.as_tensor(expected))
+
+
+def test_columns_of_a_wider_tensor_can_be_multiplied():
+    matrix, wide = random_matrix(), random(9, 8)
+    dense = wide[:, ::2]
+    torch.testing.assert_close(build(matrix) @ dense, torch.as_tensor(matrix.toarray()) @ dense)
