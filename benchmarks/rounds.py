@@ -59,7 +59,8 @@ work = execution.planned(resolved)
 federated = build(resolved.scenario())
 begin = time.perf_counter()
 schedule = work.schedule(None, every=0)
-with execution.driver(execution.job(resolved, federated), resolved.experiment, schedule, lambda plan: None) as driver:
+job = execution.job(resolved, federated)
+with execution.driver(job, resolved.experiment, schedule, lambda plan: None) as driver:
     driver.start()
     startup = time.perf_counter() - begin
     for _ in range(warm):
@@ -144,17 +145,17 @@ def main() -> None:
             )
     first = next(iter(chosen))
     print(
-        f"{arguments.dataset}, {arguments.clients} clients, {arguments.rounds} rounds, {arguments.repeats} repeats"
+        f"{arguments.dataset}, {arguments.clients} clients, {arguments.rounds} rounds, "
+        f"{arguments.repeats} repeats"
     )
-    print(
-        f"{'configuration':24}{'CPU s/round':>12}{'wall s/round':>13}{'start-up s':>11}{'peak MB':>9}{'CPU ratio':>11}"
-    )
+    headings = ("CPU s/round", "wall s/round", "start-up s", "peak MB", "CPU ratio")
+    print(f"{'configuration':24}" + "".join(f"{heading:>13}" for heading in headings))
     for name, runs in results.items():
         ratios = [run["cpu"] / base["cpu"] for run, base in zip(runs, results[first], strict=True)]
         median = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
         print(
-            f"{name:24}{median['cpu']:12.4f}{median['wall']:13.4f}{median['startup']:11.2f}"
-            f"{median['memory']:9.0f}{statistics.median(ratios):11.2f}"
+            f"{name:24}{median['cpu']:13.4f}{median['wall']:13.4f}{median['startup']:13.2f}"
+            f"{median['memory']:13.0f}{statistics.median(ratios):13.2f}"
         )
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))
