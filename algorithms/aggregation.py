@@ -20,7 +20,7 @@ from torch import Tensor
 from fedatlas.platform.federation.messages import Tensors
 
 Aggregation = Literal["fedavg", "fedopt", "none"]
-Shared = Literal["all", "all_but_bias", "encoder", "none"]
+Shared = Literal["all", "all_but_bias", "encoder", "classifier", "none"]
 ClientWeights = Literal["uniform", "train_nodes", "nodes"]
 
 
@@ -30,12 +30,14 @@ def shared_names(names: Iterable[str], shared: Shared) -> tuple[str, ...]:
     Args:
         names: all parameter names of a backbone.
         shared: ``all``; ``all_but_bias`` keeps the classifier's bias personal; ``encoder`` keeps the whole
-            classifier personal; ``none``.
+            classifier personal; ``classifier`` shares its weight only; ``none``.
     """
     if shared == "none":
         return ()
     if shared == "encoder":
         return tuple(name for name in names if name.startswith("encoder."))
+    if shared == "classifier":
+        return tuple(name for name in names if name == "classifier.weight")
     if shared == "all_but_bias":
         return tuple(name for name in names if name != "classifier.bias")
     return tuple(names)

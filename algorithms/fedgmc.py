@@ -230,6 +230,25 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
     def own_metrics(self, client: FedGMCClient) -> Tensors:
         return dict(client.geometry or {})
 
+    def snapshot(self, client: FedGMCClient, cohort: Cohort) -> dict[str, Tensor]:
+        """`ego` [k, n, p], `predicted` [k, n]; with the parts that are on, calibrated `class_means` [k, p, C]
+        with `class_counts` [k, C], and the `radials` [k, n, 2, p] of every node."""
+        representation = self.backbone.forward(client.weights, cohort, None)
+        assert representation.ego is not None
+        found = {"ego": representation.ego, "predicted": representation.logits.argmax(dim=2)}
+        if client.anchors is not None:
+            calibration = self._calibrate(client, cohort, representation.ego)
+            found["class_means"] = calibration.calibrated_means
+            found["class_counts"] = cohort.class_counts()
+        if client.templates is not None:
+            every = torch.arange(cohort.width, device=cohort.device).expand(len(cohort.clients), -1)
+            found["radials"] = self._radials(representation, every)
+        return found
+
+    def server_snapshot(self, server: FedGMCServer) -> dict[str, Tensor]:
+        """`anchors` [p, C] and `templates` [Q, 2, p]."""
+        return {"anchors": server.anchors, "templates": server.templates}
+
     def _client(self, weights: Tensors, optimizer: AdamState, cohort: Cohort) -> FedGMCClient:
         return FedGMCClient(weights, optimizer)
 
@@ -322,6 +341,7 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
             fields["structural/gap"] = assigned.gap
             fields["structural/atoms"] = assigned.atoms
         even = drawn.sum(dim=1, keepdim=True) / self.configuration.templates
+        geometry["geometry/plan_row_error"] = (plan.sum(dim=2) - drawn.to(plan.dtype)).abs().amax(1)
         geometry["geometry/plan_column_error"] = (
             (plan.sum(dim=1) - even).abs() / even.clamp(min=1e-12)
         ).amax(1) * drawn.any(1)

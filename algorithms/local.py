@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from fedatlas.algorithms.aggregation import Aggregation
 from fedatlas.algorithms.weight_sharing import (
     SharedClient,
     SharedServer,
@@ -18,7 +17,7 @@ from fedatlas.algorithms.weight_sharing import (
 class LocalConfiguration(WeightSharingConfiguration):
     """Defaults of local training."""
 
-    aggregation: Aggregation = Field("none", description="nothing travels")
+    aggregation: Literal["none"] = Field("none", description="nothing travels")
 
 
 class Local(WeightSharing[LocalConfiguration, SharedServer, SharedClient]):

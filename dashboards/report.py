@@ -20,7 +20,7 @@ from fedatlas.dashboards.figures import Style, convergence, method_styles
 from fedatlas.dashboards.footnotes import row_notes, scenario_notes
 from fedatlas.dashboards.literature import PAPERS
 from fedatlas.dashboards.tables import METRIC_NAMES, ScenarioTable, method_by_scenario, score_text
-from fedatlas.platform.errors import FedatlasError, unknown_name
+from fedatlas.platform.errors import FedatlasError, TrackingError, unknown_name
 from fedatlas.platform.tracking import reading
 from fedatlas.platform.tracking.destination import redacted, results_folder
 from fedatlas.platform.tracking.store import Store
@@ -158,13 +158,12 @@ def _curves(
 
 def _rounds(store: Store, group: list[Repetition]) -> tuple[pd.DataFrame | None, list[str]]:
     import pandas as pd
-    from mlflow.exceptions import MlflowException
 
     tables, lost = [], []
     for each in group:
         try:
             table = reading.rounds(store, [each.run_id])
-        except (MlflowException, OSError):
+        except (TrackingError, OSError):
             lost.append(each.run_id)
             continue
         tables.append(table.assign(method=each.row.name))

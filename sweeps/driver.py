@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -163,7 +164,12 @@ class _Writer(tune.Callback):
         if recording is not None:
             recording.fail(error)
         self._ended.add(position)
-        self._outcome.failed[self._work[position][0].resolved.cell] = error
+        planned = self._work[position][0]
+        name = planned.resolved.cell
+        # Variants of a scenario share its name.
+        self._outcome.failed[f"{name} ({planned.fingerprint})" if name in self._outcome.failed else name] = (
+            error
+        )
 
 
 @contextmanager
@@ -239,6 +245,9 @@ def run_study(
         outcome.seconds = time.perf_counter() - begin
         if tracker is not None and parent is not None:
             tracker.close(parent, status)
+    if outcome.interrupted:
+        # Tune's controller holds the trials' processes and placement groups, and is part of a cycle.
+        gc.collect()
     return outcome
 
 

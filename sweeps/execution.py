@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from fedatlas.platform.errors import ConfigurationError
+from fedatlas.platform.errors import ConfigurationError, FedatlasError
 from fedatlas.platform.federation.cohort import Task
-from fedatlas.platform.federation.coordinator import Coordinator, Schedule
+from fedatlas.platform.federation.coordinator import Coordinator, Schedule, Snapshot
 from fedatlas.platform.federation.placement import (
     PlacementPlan,
     PlacementRequest,
@@ -72,7 +72,7 @@ def job(resolved: Resolved, federated: FederatedGraph) -> Job:
     """Algorithm, client graphs and task of an experiment on its divided graph."""
     given = resolved.experiment
     task = Task(
-        clients=given.clients,
+        clients=len(federated.clients),
         features=federated.features,
         classes=federated.classes,
         metric=federated.metric,
@@ -89,8 +89,8 @@ def checkpoint_path(fingerprint: str) -> Path:
 def request(given: Experiment, runs: int = 1) -> PlacementRequest:
     """What an experiment asks of the cluster."""
     return PlacementRequest(
-        placement=given.placement,
-        clients=given.clients,
+        placement="inline" if given.uncut else given.placement,
+        clients=1 if given.uncut else given.clients,
         clients_per_actor=given.clients_per_actor,
         client_cpus=given.client_cpus,
         client_gpus=given.client_gpus,
@@ -134,6 +134,9 @@ class Driver(Protocol):
     def advance(self) -> RoundRecord:
         """Run one round."""
 
+    def snapshot(self) -> Snapshot:
+        """What the method offers for export now."""
+
 
 class _InProcess:
     def __init__(self, coordinator: Coordinator) -> None:
@@ -145,6 +148,9 @@ class _InProcess:
 
     def advance(self) -> RoundRecord:
         return self._coordinator.advance()
+
+    def snapshot(self) -> Snapshot:
+        return self._coordinator.snapshot()
 
 
 class _Remote:
@@ -159,14 +165,22 @@ class _Remote:
         result: RoundRecord = self._call(self._actor.advance.remote())
         return result
 
+    def snapshot(self) -> Snapshot:
+        result: Snapshot = self._call(self._actor.snapshot.remote())
+        return result
+
     def _call(self, call: Any) -> Any:
         import ray
-        from ray.exceptions import RayTaskError
+        from ray.exceptions import RayActorError, RayTaskError
 
         try:
             return ray.get(call)
         except RayTaskError as error:
             raise (error.cause or error) from None
+        except RayActorError as error:
+            raise FedatlasError(
+                f"the coordinator's process died ({str(error).splitlines()[0]}): look for lack of memory"
+            ) from error
 
 
 def _joins_cluster() -> bool:

@@ -22,6 +22,8 @@ from fedatlas.platform.graphs.federated import Scenario
 SCENARIO_FIELDS = tuple(Scenario.model_fields)
 EXECUTION_FIELDS = ("placement", "clients_per_actor", "client_cpus", "client_gpus", "device")
 """Where an experiment runs. Its results do not depend on them, so neither does its fingerprint."""
+NEUTRAL = {"client_features": "same", "uncut": False}
+"""Settings that came later, with the value that changes nothing: older fingerprints stay valid."""
 
 
 class Experiment(Scenario):
@@ -92,6 +94,7 @@ class Resolved(BaseModel):
         values = self.experiment.model_dump(mode="json")
         for name in (*EXECUTION_FIELDS, "label"):
             values.pop(name)
+        values = {key: value for key, value in values.items() if NEUTRAL.get(key, ...) != value}
         return {**values, "method_version": self.method_version}
 
     def fingerprint(self, data_sha256: str) -> str:
@@ -147,7 +150,7 @@ def resolve(given: Experiment) -> Resolved:
     if given.device not in ("auto", "cpu", "cuda"):
         raise unknown_name("device", given.device, ("auto", "cpu", "cuda"))
     for name in EXPERIMENT_KEYS:
-        if name in given.options:
+        if given.options.get(name, getattr(given, name)) != getattr(given, name):
             raise ConfigurationError(f"{name} belongs to the experiment: use --{name}, not an option")
     tuned = preset(given.algorithm, given.dataset)
     rounds = given.rounds or tuned.pop("rounds", published.rounds)

@@ -13,6 +13,7 @@ from fedatlas.platform.errors import FedatlasError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedatlas.platform.federation.coordinator import Snapshot
     from fedatlas.platform.federation.records import RoundRecord
     from fedatlas.sweeps.driver import Progress, StudyOutcome
     from fedatlas.sweeps.experiment import Resolved
@@ -53,6 +54,7 @@ def run(
     tracking: bool = True,
     progress: bool = True,
     announce: Callable[[str], None] = _print,
+    export: Path | None = None,
     **settings: Any,
 ) -> Run:
     """Run one experiment.
@@ -62,6 +64,8 @@ def run(
         tracking: write to the MLflow store.
         progress: show a progress bar over the rounds, in a terminal or a notebook.
         announce: told where the clients live, and warnings.
+        export: folder for the case-study tables of the first and the last round, see
+            `fedatlas.sweeps.casestudy`.
         settings: further keys of `fedatlas.sweeps.experiment.Experiment`: `rounds`, `epochs`, `backbone`,
             `placement`, `options={"lr": 0.02}`, ...
 
@@ -75,7 +79,7 @@ def run(
     from fedatlas.platform.graphs.federated import build
     from fedatlas.platform.tracking.destination import require_results_folder
     from fedatlas.platform.tracking.tracker import Tracker
-    from fedatlas.sweeps import execution, recording
+    from fedatlas.sweeps import casestudy, execution, recording
     from fedatlas.sweeps.experiment import experiment, resolve
 
     torch.set_num_threads(1)
@@ -89,10 +93,13 @@ def run(
     }
     resolved = resolve(experiment(values))
     require_results_folder()
+    if export is not None:
+        casestudy.require_export(resolved.method())
     work = execution.planned(resolved)
     federated = build(resolved.scenario())
     tracker = Tracker(announce) if tracking else None
     plans: list[str] = []
+    snapshots: list[Snapshot] = []
 
     def placed(plan: Any) -> None:
         plans.append(plan.reason)
@@ -111,8 +118,12 @@ def run(
                 for _ in range(work.rounds):
                     done: RoundRecord = driver.advance()
                     record.add([done])
+                    if export is not None and done.round in (0, work.rounds - 1):
+                        snapshots.append(driver.snapshot())
                     bar.set_postfix(val=f"{done.validation:.4f}", test=f"{done.test:.4f}")
                     bar.update()
+            if export is not None:
+                casestudy.write(snapshots, federated, export)
             summary = record.finish()
         except KeyboardInterrupt:
             record.fail("", killed=True)

@@ -15,18 +15,10 @@ from fedatlas.platform.errors import ConfigurationError, unknown_name
 from fedatlas.sweeps.experiment import Experiment, Resolved, experiment, resolve
 
 GRID_KEYS = (
-    "dataset",
-    "partition",
-    "clients",
-    "algorithm",
-    "backbone",
-    "label",
-    "options",
-    "seed",
-    "rounds",
-    "epochs",
+    *("dataset", "partition", "clients", "algorithm", "backbone"),
+    *("label", "options", "seed", "rounds", "epochs"),
 )
-"""Keys of an experiment that the grid itself sets."""
+"""Keys of an experiment that the other keys of a study set."""
 
 
 class MethodRow(BaseModel):
@@ -42,6 +34,8 @@ class MethodRow(BaseModel):
     label: str | None = None
     """Name in tables; needed where two rows have the same method."""
     options: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Further keys of this row's experiments, for example `uncut`."""
 
 
 class StudyFile(BaseModel):
@@ -61,6 +55,8 @@ class StudyFile(BaseModel):
     epochs: int | None = Field(default=None, ge=1)
     settings: dict[str, Any] = Field(default_factory=dict)
     """Further keys of the experiments: placement, evaluation, precision, ..."""
+    variants: tuple[dict[str, Any], ...] = Field(default=({},), min_length=1)
+    """Scenario settings that form an axis, for example `[{}, {train_fraction: 0.02}]`."""
 
 
 class Overrides(BaseModel):
@@ -160,9 +156,11 @@ def expand(study: StudyFile, overrides: Overrides | None = None) -> list[Resolve
     ]
     wanted = [_filter(text) for text in change.only]
     whole: list[Resolved] = []
-    for (dataset, mode, count), row, seed in itertools.product(cells, rows, seeds):
+    for (dataset, mode, count), variant, row, seed in itertools.product(cells, study.variants, rows, seeds):
         values: dict[str, Any] = {
             **study.settings,
+            **variant,
+            **row.settings,
             "dataset": dataset,
             "partition": mode,
             "clients": count,
@@ -186,12 +184,18 @@ def expand(study: StudyFile, overrides: Overrides | None = None) -> list[Resolve
 
 
 def _check_settings(study: StudyFile) -> None:
-    for key in study.settings:
-        if key in GRID_KEYS:
-            raise ConfigurationError(
-                f"settings.{key} would be ignored: use the study's own keys "
-                f"({', '.join(StudyFile.model_fields)}) or a row of methods"
-            )
+    rows = [row for row in study.methods if isinstance(row, MethodRow)]
+    places: list[tuple[str, Mapping[str, Any]]] = [("settings", study.settings)]
+    places += [("variants", variant) for variant in study.variants]
+    places += [("methods.settings", row.settings) for row in rows]
+    for place, settings in places:
+        for key in settings:
+            if key in GRID_KEYS:
+                raise ConfigurationError(
+                    f"{place} cannot set {key}: the study has a key of its own for it "
+                    f"({', '.join(StudyFile.model_fields)}; a row of methods has "
+                    f"{', '.join(MethodRow.model_fields)})"
+                )
     for mode, counts in study.partitions.items():
         if not counts:
             raise ConfigurationError(f"partitions.{mode} has no client count")
@@ -244,14 +248,14 @@ def _matches(given: Experiment, wanted: tuple[str | None, frozenset[str]]) -> bo
 
 
 def _check_labels(experiments: Sequence[Resolved]) -> None:
-    seen: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    """Within one scenario, a label must mean one row."""
+    row_fields = {"algorithm", "backbone", "options", "rounds", "epochs", "uncut"}
+    seen: set[str] = set()
     for resolved in experiments:
-        given = resolved.experiment
-        key = (given.label, given.dataset, given.partition, given.clients, given.seed)
-        if seen.get(key) == resolved.identity():
-            raise ConfigurationError(f"the study has {resolved.cell} twice: remove what is repeated")
+        key = resolved.experiment.model_dump_json(exclude=row_fields)
         if key in seen:
             raise ConfigurationError(
-                f"two rows of the study are called '{given.label}' ({resolved.cell}): give one another label"
+                f"two rows of the study are called '{resolved.experiment.label}' ({resolved.cell}): "
+                "give one another label, or remove what is repeated"
             )
-        seen[key] = resolved.identity()
+        seen.add(key)

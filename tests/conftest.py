@@ -1,17 +1,18 @@
-"""Fixtures for tests that need real raw data files.
+"""Fixtures for tests that need real raw data files, or a results folder of their own.
 
-Tests never download and never touch the user's data folder.
+Tests never download and never touch the user's data and results folders.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fedatlas.platform.graphs import store
+from fedatlas.platform.graphs import federated, store
 
 _BESIDE_REPOSITORY = Path(__file__).resolve().parents[2] / "shared" / "data" / "raw"
 
@@ -41,3 +42,40 @@ def data_store(raw_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         patch.setenv("FEDATLAS_DATA", str(folder))
         store.import_folder(raw_data)
         yield folder
+
+
+@pytest.fixture
+def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty data folder, whatever other tests have imported and loaded."""
+
+    def forget() -> None:
+        for cache in (federated._loaded, federated._whole, federated._partition):
+            cache.cache_clear()
+
+    monkeypatch.setenv("FEDATLAS_DATA", str(tmp_path / "no-data"))
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture(scope="session")
+def _migrated_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty MLflow database: making its schema takes seconds, copying it none."""
+    from fedatlas.platform.tracking.store import Store
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDATLAS_RESULTS", str(path.parent))
+        Store(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def results(tmp_path: Path, _migrated_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty results folder with an MLflow store in it."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    shutil.copy(_migrated_store, folder / "mlflow.db")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("FEDATLAS_RESULTS", str(folder))
+    return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from fedatlas.platform.errors import PlacementError
 from fedatlas.platform.federation import state as states
 from fedatlas.platform.federation.cohort import Precision, Task
 from fedatlas.platform.federation.contract import Algorithm
-from fedatlas.platform.federation.coordinator import Coordinator, Schedule
+from fedatlas.platform.federation.coordinator import Coordinator, Schedule, Snapshot
 from fedatlas.platform.federation.host import CohortHost, CohortReport
 from fedatlas.platform.federation.messages import Broadcast, Upload
 from fedatlas.platform.federation.placement import PlacementPlan
@@ -94,6 +95,10 @@ class CohortActor:
         """Client states, [k, ...]."""
         return self._leased().state()
 
+    def snapshot(self) -> Arrays:
+        """The clients' part of a snapshot."""
+        return self._leased().snapshot()
+
     def restore(self, packed: states.Packed) -> None:
         """Take client states of the whole federation."""
         self._leased().restore(packed)
@@ -132,7 +137,7 @@ class Fleet:
 
     Args:
         plan: number of actors and what each reserves.
-        name: shown by Ray's tools.
+        name: shown by Ray's tools, with a suffix that makes it unique.
 
     Raises:
         PlacementError: the cluster did not grant the placement group in time.
@@ -141,7 +146,9 @@ class Fleet:
     def __init__(self, plan: PlacementPlan, name: str = "fedatlas-fleet") -> None:
         count, self._cpus, self._gpus = plan.shape()
         bundle = {"CPU": self._cpus, **({"GPU": self._gpus} if self._gpus > 0 else {})}
-        self._group: PlacementGroup = placement_group([bundle] * count, strategy="PACK", name=name)
+        # Ray refuses a name that another group of this job has, or had a moment ago.
+        unique = f"{name}-{uuid.uuid4().hex[:8]}"
+        self._group: PlacementGroup = placement_group([bundle] * count, strategy="PACK", name=unique)
         self._actors: list[ActorHandle[Any]] = []
         try:
             if not self._group.wait(START_SECONDS):
@@ -240,6 +247,9 @@ class ActorRuntime:
     def state(self) -> states.Packed:
         return states.gather(_get([actor.state.remote() for actor in self._actors]))
 
+    def snapshot(self) -> list[Arrays]:
+        return _get([actor.snapshot.remote() for actor in self._actors])
+
     def restore(self, packed: states.Packed) -> None:
         whole = ray.put(packed)
         _get([actor.restore.remote(whole) for actor in self._actors])
@@ -272,6 +282,10 @@ class CoordinatorActor:
     def advance(self) -> RoundRecord:
         """Run one round."""
         return self._coordinator.advance()
+
+    def snapshot(self) -> Snapshot:
+        """What there is to export now."""
+        return self._coordinator.snapshot()
 
 
 def _get(calls: list[Any]) -> list[Any]:

@@ -56,6 +56,7 @@ class Cohort:
         adjacencies: scipy CSR [n_m, n_m] of each client, binary, symmetric, without self-loops.
         dense_features: [k, n, f], or None if the features are sparse.
         sparse_features: block-diagonal [k*n, k*f], or None if the features are dense.
+        groups: bool [g, n], parts of an uncut graph that are scored by themselves; then k = 1.
     """
 
     task: Task
@@ -71,6 +72,7 @@ class Cohort:
     sparse_features: SparseMatrix | None
     dtype: torch.dtype
     device: torch.device
+    groups: Tensor | None = None
     _kept: dict[str, object] = field(default_factory=dict, repr=False)
 
     @property
@@ -247,7 +249,20 @@ def stack(
         sparse_features=sparse,
         dtype=dtype,
         device=place,
+        groups=_groups(graphs, n, place),
     )
+
+
+def _groups(graphs: Sequence[ClientGraph], n: int, place: torch.device) -> Tensor | None:
+    parts = graphs[0].groups
+    if parts is None:
+        return None
+    if len(graphs) > 1:
+        raise ValueError("an uncut graph is a cohort of its own")
+    masks = torch.zeros((len(parts), n), dtype=torch.bool)
+    for row, nodes in enumerate(parts):
+        masks[row, torch.as_tensor(nodes)] = True
+    return masks.to(place)
 
 
 def _adjacency(graph: ClientGraph) -> sp.csr_array:
@@ -257,17 +272,19 @@ def _adjacency(graph: ClientGraph) -> sp.csr_array:
 
 def _pad_blocks(blocks: Sequence[sp.csr_array], rows: int, columns: int) -> sp.csr_array:
     """Block-diagonal CSR of blocks padded to [rows, columns] each."""
-    pointers = [np.zeros(1, dtype=np.int64)]
-    indices, values, offset = [], [], 0
+    shape = (len(blocks) * rows, len(blocks) * columns)
+    entries = sum(int(block.nnz) for block in blocks)
+    index = np.int32 if max(entries, *shape) < np.iinfo(np.int32).max else np.int64
+    pointers = np.zeros(shape[0] + 1, dtype=index)
+    indices = np.empty(entries, dtype=index)
+    values = np.empty(entries, dtype=blocks[0].dtype)
+    offset = 0
     for position, block in enumerate(blocks):
-        csr = sp.csr_array(block)
-        starts = csr.indptr.astype(np.int64)
-        tail = np.full(rows - csr.shape[0], starts[-1], dtype=np.int64)
-        pointers.append(np.concatenate([starts[1:], tail]) + offset)
-        indices.append(csr.indices.astype(np.int64) + position * columns)
-        values.append(csr.data)
-        offset += int(starts[-1])
-    return sp.csr_array(
-        (np.concatenate(values), np.concatenate(indices), np.concatenate(pointers)),
-        shape=(len(blocks) * rows, len(blocks) * columns),
-    )
+        end, first = offset + int(block.nnz), position * rows
+        np.add(block.indices, position * columns, out=indices[offset:end], casting="unsafe")
+        values[offset:end] = block.data
+        last = first + block.shape[0]
+        pointers[first + 1 : last + 1] = block.indptr[1:] + offset
+        pointers[last + 1 : first + rows + 1] = end
+        offset = end
+    return sp.csr_array((values, indices, pointers), shape=shape)

@@ -93,6 +93,14 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         """Figures of the server state to track each round; keys like ``geometry/gram_error``."""
         return {}
 
+    def snapshot(self, client: ClientT, cohort: Cohort) -> dict[str, Tensor]:
+        """What a client holds that is worth a figure, [k, ...] by name; for export, never sent in a round."""
+        return {}
+
+    def server_snapshot(self, server: ServerT) -> dict[str, Tensor]:
+        """What the server holds that is worth a figure, by name."""
+        return {}
+
     def describe(self) -> dict[str, Any]:
         """Resolved configuration: what is saved with a run and enters its fingerprint."""
         return {"algorithm": self.name, "version": self.version}

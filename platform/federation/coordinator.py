@@ -24,6 +24,7 @@ from fedatlas.platform.federation.scores import ClientWeighting, Scores, client_
 
 EvaluationPoint = Literal["after_local", "after_aggregate"]
 MAX_RECOVERIES = 3
+"""How often clients may be lost between two checkpoints before the run gives up."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,21 @@ class Schedule:
     weighting: ClientWeighting = "uniform"
     checkpoint_every: int = 25
     checkpoint_path: Path | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State of a method at one moment, for figures.
+
+    Attributes:
+        round: last finished round.
+        server: arrays of the server, by name.
+        clients: one dictionary per client, in order; arrays as in `Algorithm.snapshot` without the axis k.
+    """
+
+    round: int
+    server: dict[str, np.ndarray]
+    clients: tuple[dict[str, np.ndarray], ...]
 
 
 class Coordinator:
@@ -115,6 +131,18 @@ class Coordinator:
         """Summary of the finished rounds."""
         return summarise(self._records)
 
+    def snapshot(self) -> Snapshot:
+        """What the method offers for export after the last finished round."""
+        server = {
+            name: tensor.detach().cpu().numpy()
+            for name, tensor in self._algorithm.server_snapshot(self._server).items()
+        }
+        clients: list[dict[str, np.ndarray]] = []
+        for cohort in self._runtime.snapshot():
+            size = len(next(iter(cohort.values()))) if cohort else 0
+            clients += [{name: array[row] for name, array in cohort.items()} for row in range(size)]
+        return Snapshot(len(self._records) - 1, server, tuple(clients))
+
     def _round(self, number: int) -> None:
         begin = time.perf_counter()
         broadcast = self._broadcast(number)
@@ -176,6 +204,7 @@ class Coordinator:
         )
         if self._schedule.checkpoint_path is not None:
             self._committed.save(self._schedule.checkpoint_path)
+        self._recoveries = 0
 
     def _recover(self, error: CohortLost) -> None:
         self._recoveries += 1
@@ -201,8 +230,12 @@ def _slowest(reports: Sequence[CohortReport], phase: str) -> float:
 
 
 def _score_weights(job: Job, weighting: ClientWeighting) -> np.ndarray | None:
+    """Weights of the scores: one for each client, or for each scored group of an uncut graph."""
     if weighting == "uniform":
         return None
-    if weighting == "nodes":
-        return np.array([graph.size for graph in job.graphs], dtype=float)
-    return np.array([int(graph.test.sum()) for graph in job.graphs], dtype=float)
+    counted: list[int] = []
+    for graph in job.graphs:
+        marks = np.ones(graph.size, dtype=bool) if weighting == "nodes" else graph.test
+        groups = graph.groups if graph.groups is not None else (np.arange(graph.size),)
+        counted += [int(marks[nodes].sum()) for nodes in groups]
+    return np.array(counted, dtype=float)

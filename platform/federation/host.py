@@ -92,6 +92,12 @@ class CohortHost:
         """Copy of the client states, every tensor [k, ...], in main memory."""
         return states.to_cpu(states.pack(self._client))
 
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """The clients' part of a snapshot, [k, ...] by name; see `Algorithm.snapshot`."""
+        with torch.no_grad():
+            found = self._algorithm.snapshot(self._client, self.cohort)
+        return {name: tensor.cpu().numpy() for name, tensor in found.items()}
+
     def restore(self, packed: states.Packed) -> None:
         """Take client states gathered over the whole federation [M, ...]."""
         rows = states.select(packed, self.cohort.clients)

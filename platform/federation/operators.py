@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 
 from fedatlas.platform.federation.cohort import Cohort
 from fedatlas.platform.federation.sparse import SparseMatrix
@@ -19,7 +20,7 @@ def gcn_operator(cohort: Cohort) -> SparseMatrix:
 
     def build() -> SparseMatrix:
         return cohort.block_diagonal(
-            [_normalise(a + sp.eye_array(a.shape[0], format="csr")) for a in cohort.adjacencies]
+            [_normalise(a + sp.eye_array(a.shape[0], format="csr"), cohort) for a in cohort.adjacencies]
         )
 
     return cohort.keep("gcn_operator", build)
@@ -37,9 +38,9 @@ def ring_operators(cohort: Cohort, second_hop_limit: int | None = None) -> tuple
     """
 
     def build() -> tuple[SparseMatrix, SparseMatrix]:
-        first = cohort.block_diagonal([_normalise(a) for a in cohort.adjacencies])
+        first = cohort.block_diagonal([_normalise(a, cohort) for a in cohort.adjacencies])
         second = cohort.block_diagonal(
-            [_normalise(second_ring(a, second_hop_limit)) for a in cohort.adjacencies]
+            [_normalise(second_ring(a, second_hop_limit), cohort) for a in cohort.adjacencies]
         )
         return first, second
 
@@ -93,10 +94,20 @@ def _largest_per_row(matrix: sp.csr_array, limit: int) -> sp.csr_array:
     return sp.csr_array((matrix.data[chosen], (rows[chosen], matrix.indices[chosen])), shape=matrix.shape)
 
 
-def _normalise(matrix: sp.csr_array) -> sp.csr_array:
+def _normalise(matrix: sp.csr_array, cohort: Cohort) -> sp.csr_array:
+    """D^(-1/2) A D^(-1/2), computed in float64 and kept in the cohort's precision."""
     csr = sp.csr_array(matrix)
-    degree = np.asarray(csr.sum(axis=1), dtype=np.float64).ravel()
-    scale = np.zeros_like(degree, dtype=np.float64)
+    counts = np.diff(csr.indptr)
+    degree = np.asarray(csr.sum(axis=1, dtype=np.float64)).ravel()
+    scale = np.zeros_like(degree)
     np.divide(1.0, np.sqrt(degree, where=degree > 0, out=np.ones_like(scale)), where=degree > 0, out=scale)
-    values = csr.data * np.repeat(scale, np.diff(csr.indptr)) * scale[csr.indices]
+    kept = np.float64 if cohort.dtype == torch.float64 else np.float32
+    values = np.empty(csr.nnz, dtype=kept)
+    # In blocks of rows: a 2-hop ring can have a thousand times more entries than the graph has nodes.
+    for start in range(0, csr.shape[0], RING_BLOCK_ROWS):
+        stop = min(start + RING_BLOCK_ROWS, csr.shape[0])
+        part = slice(csr.indptr[start], csr.indptr[stop])
+        values[part] = (
+            csr.data[part] * np.repeat(scale[start:stop], counts[start:stop]) * scale[csr.indices[part]]
+        )
     return sp.csr_array((values, csr.indices, csr.indptr), shape=csr.shape)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from fedatlas.platform.federation import state as states
@@ -45,6 +46,9 @@ class Runtime(Protocol):
 
     def state(self) -> states.Packed:
         """Client states of the whole federation, [M, ...]."""
+
+    def snapshot(self) -> list[dict[str, np.ndarray]]:
+        """Snapshot of every cohort, in client order."""
 
     def restore(self, packed: states.Packed) -> None:
         """Set the client states of the whole federation."""
@@ -97,6 +101,9 @@ class InlineRuntime:
 
     def state(self) -> states.Packed:
         return states.gather([host.state() for host in self._hosts])
+
+    def snapshot(self) -> list[dict[str, np.ndarray]]:
+        return [host.snapshot() for host in self._hosts]
 
     def restore(self, packed: states.Packed) -> None:
         for host in self._hosts:

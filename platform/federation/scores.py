@@ -29,18 +29,23 @@ class Scores:
 
 
 def evaluate(cohort: Cohort, logits: Tensor) -> Scores:
-    """Scores of logits [k, n, C] on validation and test nodes."""
+    """Scores of logits [k, n, C] on validation and test nodes; [g] for the groups of an uncut graph."""
+    validation, test, labels = cohort.validation, cohort.test, cohort.labels
+    if cohort.groups is not None:
+        validation, test = cohort.groups & validation, cohort.groups & test
+        labels = labels.expand(len(cohort.groups), -1)
+        logits = logits.expand(len(cohort.groups), -1, -1)
     if cohort.task.metric == "accuracy":
-        correct = logits.argmax(dim=2) == cohort.labels
-        return Scores(_share(correct, cohort.validation), _share(correct, cohort.test))
+        correct = logits.argmax(dim=2) == labels
+        return Scores(_share(correct, validation), _share(correct, test))
     margin = (logits[..., 1] - logits[..., 0]).double().cpu().numpy()
-    labels = cohort.labels.cpu().numpy()
+    truth = labels.cpu().numpy()
 
     def score(mask: Tensor) -> np.ndarray:
         rows = mask.cpu().numpy()
-        return np.array([auc(margin[m, r], labels[m, r]) for m, r in enumerate(rows)])
+        return np.array([auc(margin[m, r], truth[m, r]) for m, r in enumerate(rows)])
 
-    return Scores(score(cohort.validation), score(cohort.test))
+    return Scores(score(validation), score(test))
 
 
 def auc(margin: np.ndarray, labels: np.ndarray) -> float:

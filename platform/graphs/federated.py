@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
@@ -15,12 +16,15 @@ from fedatlas.platform.graphs.loading import load
 from fedatlas.platform.graphs.partition import MODES, Mode, Partition, listing, partition
 from fedatlas.platform.graphs.preprocessing import SCALINGS, Scaling, largest_component, scale_features
 from fedatlas.platform.graphs.splits import random_split
+from fedatlas.platform.randomness import stream
 
 Component: TypeAlias = Literal["largest", "all"]
+ClientFeatures: TypeAlias = Literal["same", "permuted"]
 CHOICES: dict[str, tuple[str, ...]] = {
     "partition": MODES,
     "features": ("default", *SCALINGS),
     "component": get_args(Component),
+    "client_features": get_args(ClientFeatures),
 }
 
 
@@ -50,6 +54,10 @@ class Scenario(BaseModel):
     half of what a given `train_fraction` leaves."""
     allow_untrained: bool = False
     """Accept clients that hold no training node."""
+    client_features: ClientFeatures = "same"
+    """``permuted``: every client has the feature columns in an order of its own, drawn from the seed."""
+    uncut: bool = False
+    """The centralised reference: one client holds the whole graph, and every part is scored by itself."""
 
     @field_validator(*CHOICES, mode="before")
     @classmethod
@@ -77,7 +85,10 @@ def build(scenario: Scenario) -> FederatedGraph:
         scenario.dataset, scenario.component, scenario.partition, scenario.clients, scenario.partition_seed
     )
     sha256 = data_sha256(scenario.dataset)
-    return divide(graph, parts, split, sha256=sha256, allow_untrained=scenario.allow_untrained)
+    if scenario.uncut:
+        return _undivided(graph, parts, split, sha256)
+    federated = divide(graph, parts, split, sha256=sha256, allow_untrained=scenario.allow_untrained)
+    return _permuted(federated, scenario.seed) if scenario.client_features == "permuted" else federated
 
 
 def preprocess(scenario: Scenario) -> Graph:
@@ -153,6 +164,22 @@ def divide(
         partition_sha256=parts.sha256(),
         lost_edges=int(np.count_nonzero(~held)) // 2,
     )
+
+
+def _undivided(graph: Graph, parts: Partition, split: Split, sha256: str) -> FederatedGraph:
+    """One client with the whole graph, scored on each part."""
+    whole = divide(graph, Partition("metis", 1, (np.arange(graph.nodes),)), split, sha256=sha256)
+    client = replace(whole.clients[0], groups=parts.members)
+    return replace(whole, clients=(client,), partition_sha256=parts.sha256())
+
+
+def _permuted(federated: FederatedGraph, seed: int) -> FederatedGraph:
+    """Feature columns in an order of each client's own."""
+    clients = []
+    for client in federated.clients:
+        order = stream(seed, client.client, -1, "feature order").permutation(federated.features)
+        clients.append(replace(client, features=client.features[:, order]))
+    return replace(federated, clients=tuple(clients))
 
 
 def _incident(starts: Array, nodes: Array) -> Array:

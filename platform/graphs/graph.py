@@ -83,6 +83,7 @@ class ClientGraph:
         edges: int64 [2, e_m] in local numbering, both directions, sorted.
         labels: int64 [n_m] in the label space of the whole graph.
         train, validation, test: boolean masks [n_m].
+        groups: for the uncut reference only: local node ids of each part that is scored by itself.
     """
 
     client: int
@@ -93,6 +94,7 @@ class ClientGraph:
     train: Array
     validation: Array
     test: Array
+    groups: tuple[Array, ...] | None = None
 
     @property
     def size(self) -> int:

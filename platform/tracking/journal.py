@@ -25,11 +25,15 @@ def _path(run: str) -> Path:
 
 
 def append(operation: Operation) -> None:
-    """Add an operation to its run's journal and flush it to disk."""
+    """Add an operation to its run's journal and flush it to disk, in place of a last line cut off."""
     path = _path(operation.run)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(to_plain(operation)) + "\n")
+    with path.open("ab+") as file:
+        file.seek(0)
+        written = file.read()
+        if not written.endswith(b"\n"):
+            file.truncate(written.rfind(b"\n") + 1)
+        file.write(json.dumps(to_plain(operation)).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -69,15 +73,19 @@ def sync(store: Store, progress: Callable[[str], None] = lambda text: None) -> S
         store: where to.
         progress: told the name of each run pushed.
     """
-    pushed, failed = 0, []
+    pushed = 0
+    failed: list[str] = []
     known = _known_ids()
     for run, run_id in known.items():
         store.adopt(run, run_id)
+    contents: list[tuple[Path, list[Operation]]] = []
+    for path in pending():
+        try:
+            contents.append((path, read(path)))
+        except FedatlasError as error:
+            failed.append(str(error))
     # Runs that were opened in the journal come before those that name them as their parent.
-    contents = sorted(
-        ((path, read(path)) for path in pending()),
-        key=lambda item: any(isinstance(op, OpenRun) and op.parent is not None for op in item[1]),
-    )
+    contents.sort(key=lambda item: any(isinstance(op, OpenRun) and op.parent is not None for op in item[1]))
     for path, operations in contents:
         if not operations:
             path.unlink()

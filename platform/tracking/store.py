@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +39,7 @@ METRICS_PER_BATCH = 1000
 PARAMS_PER_BATCH = 100
 TAG_LENGTH = 4000
 PARAM_LENGTH = 5000
+SQLITE = "sqlite:///"
 
 
 class Store:
@@ -58,20 +62,40 @@ class Store:
         if is_local(self.uri):
             require_results_folder()
         try:
-            self._client = self._connect()
-            self._client.search_experiments(max_results=1)
+            path = self.uri.removeprefix(SQLITE)
+            if path != self.uri and not set(path) & set("?:"):
+                self._create_database(Path(path))
+            self._client = self._connect(self.uri)
         except Exception as error:
             raise self._failure("cannot be reached", error) from error
         self._experiments: dict[str, str] = {}
         self._ids: dict[str, str] = {}
 
-    def _connect(self) -> MlflowClient:
+    def _create_database(self, path: Path) -> None:
+        """Make a new database under another name first.
+
+        A schema whose making was interrupted can neither be used nor mended, and two processes that make it
+        at once spoil it.
+        """
+        if path.exists():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".mlflow-") as folder:
+            made, complete = Path(folder) / "made.db", Path(folder) / "complete.db"
+            self._connect(f"{SQLITE}{made.resolve()}")
+            shutil.copyfile(made, complete)
+            with suppress(FileExistsError):
+                os.link(complete, path)
+
+    def _connect(self, uri: str) -> MlflowClient:
         from mlflow.tracking import MlflowClient
 
         # Importing MLflow sets its loggers up; a new database would otherwise print its migrations.
         for name in ("alembic", "mlflow"):
             logging.getLogger(name).setLevel(logging.WARNING)
-        return MlflowClient(tracking_uri=self.uri)
+        client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)
+        return client
 
     @property
     def client(self) -> MlflowClient:

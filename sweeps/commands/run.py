@@ -27,6 +27,9 @@ def run(
         typer.Option("--set", help="key=value of the experiment or the method; may be repeated."),
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write the summary to this file.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Folder for case-study tables: anchors, templates, embeddings.")
+    ] = None,
     tracking: Annotated[bool, typer.Option(help="Write to the MLflow store.")] = True,
 ) -> None:
     """Run one experiment and print its summary.
@@ -52,11 +55,19 @@ def run(
         **split_settings(settings or []),
     }
     console = Console()
-    result = run_experiment(
-        tracking=tracking,
-        announce=lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True),
-        **values,
-    )
+    try:
+        result = run_experiment(
+            tracking=tracking,
+            export=export,
+            announce=lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True),
+            **values,
+        )
+    except KeyboardInterrupt as error:
+        console.print(
+            "stopped. The same command begins at round 0 again; a sweep goes on from its checkpoints.",
+            soft_wrap=True,
+        )
+        raise typer.Exit(130) from error
     console.print(run_summary(result.values))
     if json is not None:
         try:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedatlas.sweeps.interface import Study
+
+STOPPED = "stopped; finished trials are kept. Run the same command to go on."
 
 
 def sweep(
@@ -46,15 +52,19 @@ def sweep(
         only=_split(only),
         placement=placement,
     )
-    with study_progress(console) as show:
-        outcome = study.run(
-            available_only=available_only,
-            dry_run=dry_run,
-            tracking=tracking,
-            before=lambda found: print_preflight(console, study.name, found),
-            show=show,
-            announce=lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True),
-        )
+    try:
+        with study_progress(console) as show:
+            outcome = study.run(
+                available_only=available_only,
+                dry_run=dry_run,
+                tracking=tracking,
+                before=lambda found: print_preflight(console, study.name, found),
+                show=show,
+                announce=lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True),
+            )
+    except KeyboardInterrupt:
+        console.print(STOPPED, highlight=False)
+        raise typer.Exit(130) from None
     if dry_run:
         return
     if tracking:
@@ -63,13 +73,19 @@ def sweep(
         where = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
         console.print(f"MLflow UI: {where}", highlight=False, soft_wrap=True)
     if outcome.interrupted:
-        console.print("stopped; finished trials are kept. Run the same command to go on.", highlight=False)
+        console.print(STOPPED, highlight=False)
         raise typer.Exit(130)
     if outcome.failed:
         console.print(f"[red]{len(outcome.failed)} trials failed:[/red]")
         for cell, error in outcome.failed.items():
             console.print(f"  {cell}: {error}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1)
+
+
+def _mlflow() -> str:
+    """The `mlflow` command as this shell finds it: by its path where the environment is not activated."""
+    beside = Path(sys.executable).with_name("mlflow")
+    return "mlflow" if shutil.which("mlflow") or not beside.exists() else os.path.relpath(beside)
 
 
 def _split(text: str | None) -> tuple[str, ...]:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
 from fedatlas.platform.errors import FedatlasError, NonFiniteError
 from fedatlas.platform.federation.host import CohortHost
-from fedatlas.platform.federation.messages import Broadcast
+from fedatlas.platform.federation.messages import Broadcast, Upload
 from fedatlas.platform.federation.runtime import InlineRuntime, contiguous_groups
 
 
@@ -66,6 +68,14 @@ def test_what_is_not_finite_is_refused_with_client_and_round(make_job, field, va
     assert (caught.value.client, caught.value.round) == (2, 4)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_one_entry_of_a_matrix_is_enough_to_be_refused(make_job, value):
+    fields = {"value/matrix": torch.zeros(2, 3, 4), "value/count": torch.zeros(2, dtype=torch.int32)}
+    fields["value/matrix"][1, 2, 0] = value
+    with pytest.raises(NonFiniteError, match="value/matrix at client 2"):
+        host_of(make_job(), (0, 2))._check(Upload(fields), {}, 0)
+
+
 def test_undeclared_uploads_are_refused(make_job):
     job = make_job(extra_upload="labels/all")
     with pytest.raises(FedatlasError, match="counting uploads undeclared fields: labels"):
@@ -78,7 +88,9 @@ def test_a_read_only_broadcast_is_enough(make_job):
     sent = broadcast_for(job, (0,), value=3)
     array = sent.common["value/value"].numpy().copy()
     array.flags.writeable = False
-    with pytest.warns(UserWarning, match="not writable"):
+    with warnings.catch_warnings():
+        # torch says so once in the life of a process.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         frozen = Broadcast({"value/value": torch.from_numpy(array)}, sent.personal)
     host = host_of(job, (0,))
     host.round(frozen, 0)
