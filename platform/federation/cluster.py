@@ -66,7 +66,12 @@ def _join(address: str) -> None:
         # Ray itself would wait for minutes.
         if found := re.fullmatch(r"(?:ray://)?([^/\s]+):(\d+)", address):
             socket.create_connection((found[1].strip("[]"), int(found[2])), CONNECT_SECONDS).close()
-        ray.init(address=address, log_to_driver=False, runtime_env={"env_vars": WORKER_ENVIRONMENT})
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            runtime_env={"env_vars": WORKER_ENVIRONMENT},
+        )
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         raise FedatlasError(
             f"no Ray cluster answers at RAY_ADDRESS={address} ({error}): start one with `ray start --head`, "

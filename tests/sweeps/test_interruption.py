@@ -85,8 +85,9 @@ def test_a_stopped_sweep_goes_on_from_its_checkpoint(
         os.killpg(process.pid, how)
     printed, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
-    wait_for_children_to_end(results)
     if how == signal.SIGINT:
+        # Ray ends what a killed driver leaves within a minute; the restart must not mind.
+        wait_for_children_to_end(results)
         assert "Run the same command to go on" in printed
         assert "Traceback" not in printed
     begun = {run.info.run_id for run in Store().runs("stopped", "tags.`fedatlas.kind` = 'trial'")}
@@ -95,7 +96,6 @@ def test_a_stopped_sweep_goes_on_from_its_checkpoint(
     second = start(path, results)
     printed, _ = second.communicate(timeout=SECONDS)
     assert second.returncode == 0, printed
-    wait_for_children_to_end(results)
 
     store = Store()
     trials = Study(path).results()
