@@ -13,6 +13,7 @@ from fedatlas.algorithms.weight_sharing import (
     WeightSharing,
     WeightSharingConfiguration,
 )
+from fedatlas.platform.federation.contract import MethodConfiguration
 
 
 class FedAvg(WeightSharing[WeightSharingConfiguration, SharedServer, SharedClient]):
@@ -46,5 +47,4 @@ class FedOpt(WeightSharing[FedOptConfiguration, SharedServer, SharedClient]):
 
     name: ClassVar[str] = "fedopt"
     title: ClassVar[str] = "FedOpt"
-    note: ClassVar[str] = "gradients averaged, one Adam step on the server; classifier bias personal"
-    configuration_type: ClassVar[type[WeightSharingConfiguration]] = FedOptConfiguration
+    configuration_type: ClassVar[type[MethodConfiguration]] = FedOptConfiguration

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from fedatlas.algorithms import procrustes, simplex, templates, transport
 from fedatlas.algorithms.aggregation import Aggregation, Shared
-from fedatlas.algorithms.backbones import Representation
+from fedatlas.algorithms.backbones import Backbone, Representation
 from fedatlas.algorithms.optimizer import AdamState
 from fedatlas.algorithms.templates import TemplateRule
 from fedatlas.algorithms.weight_sharing import (
@@ -51,6 +51,7 @@ from fedatlas.algorithms.weight_sharing import (
 )
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.cohort import Cohort, Task
+from fedatlas.platform.federation.contract import MethodConfiguration
 from fedatlas.platform.federation.messages import Broadcast, Tensors, Upload
 from fedatlas.platform.federation.state import transient
 
@@ -67,7 +68,7 @@ class FedGMCConfiguration(WeightSharingConfiguration):
     structural_weight: float = Field(0.1, ge=0, description="w_st")
     literal_weights: bool = Field(False, description="w_se = w_st = 1 as published")
     templates: int = Field(64, ge=1, description="number of structural templates Q")
-    sampled_nodes: int = Field(64, ge=1, description="nodes sampled per client and step B")
+    sampled_nodes: int = Field(64, ge=1, description="nodes sampled per client and round B")
     tau: float = Field(1.0, gt=0, description="temperature of the difficulty weights")
     eta: float = Field(0.1, gt=0, description="largest step of an anchor per round")
     epsilon: float = Field(0.02, gt=0, description="entropic regularisation of the plan")
@@ -76,7 +77,7 @@ class FedGMCConfiguration(WeightSharingConfiguration):
     template_upload: Literal["stats", "raw"] = Field("stats", description="what is sent for templates")
 
     @model_validator(mode="after")
-    def _rotates_in_p_dimensions(self) -> FedGMCConfiguration:
+    def _has_one_ring_of_each_kind(self) -> FedGMCConfiguration:
         if self.propagation != 1:
             raise ValueError("FedGMC reads one 1-hop and one 2-hop ring: propagation must be 1")
         return self
@@ -116,20 +117,23 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
 
     name: ClassVar[str] = "fedgmc"
     title: ClassVar[str] = "FedGMC"
-    note: ClassVar[str] = "gradients averaged, one Adam step on the server; classifier bias personal"
+    note: ClassVar[str] = "loss weights below the published 1, training labels only"
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"semantic", "structural"}
     downloads: ClassVar[frozenset[str]] = WeightSharing.downloads | {"anchors", "templates"}
-    default_backbone: ClassVar[str] = "h2gcn"
-    configuration_type: ClassVar[type[WeightSharingConfiguration]] = FedGMCConfiguration
+    default_backbone: ClassVar[str | None] = "h2gcn"
+    configuration_type: ClassVar[type[MethodConfiguration]] = FedGMCConfiguration
 
     # Server side
 
-    def init(self, task: Task) -> FedGMCServer:
-        if self.backbone.name != "h2gcn":
+    def __init__(self, configuration: FedGMCConfiguration, backbone: Backbone) -> None:
+        if backbone.name != "h2gcn":
             raise ConfigurationError(
-                f"fedgmc needs an ego embedding and exact rings, which {self.backbone.name} does not "
-                "have: use backbone=h2gcn"
+                f"fedgmc needs an ego embedding and exact rings, which {backbone.name} does not have: "
+                "use backbone=h2gcn"
             )
+        super().__init__(configuration, backbone)
+
+    def init(self, task: Task) -> FedGMCServer:
         configuration = self.configuration
         server = super().init(task)
         return dataclasses.replace(

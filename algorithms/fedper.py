@@ -13,6 +13,7 @@ from fedatlas.algorithms.weight_sharing import (
     WeightSharing,
     WeightSharingConfiguration,
 )
+from fedatlas.platform.federation.contract import MethodConfiguration
 
 
 class FedPerConfiguration(WeightSharingConfiguration):
@@ -29,4 +30,4 @@ class FedPer(WeightSharing[FedPerConfiguration, SharedServer, SharedClient]):
 
     name: ClassVar[str] = "fedper"
     title: ClassVar[str] = "FedPer"
-    configuration_type: ClassVar[type[WeightSharingConfiguration]] = FedPerConfiguration
+    configuration_type: ClassVar[type[MethodConfiguration]] = FedPerConfiguration

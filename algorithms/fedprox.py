@@ -19,6 +19,7 @@ from fedatlas.algorithms.weight_sharing import (
     WeightSharingConfiguration,
 )
 from fedatlas.platform.federation.cohort import Cohort
+from fedatlas.platform.federation.contract import MethodConfiguration
 from fedatlas.platform.federation.messages import Broadcast, Tensors, unprefixed
 from fedatlas.platform.federation.state import transient
 
@@ -46,7 +47,7 @@ class FedProx(WeightSharing[FedProxConfiguration, SharedServer, FedProxClient]):
     name: ClassVar[str] = "fedprox"
     title: ClassVar[str] = "FedProx"
     note: ClassVar[str] = "with one local epoch identical to FedAvg"
-    configuration_type: ClassVar[type[WeightSharingConfiguration]] = FedProxConfiguration
+    configuration_type: ClassVar[type[MethodConfiguration]] = FedProxConfiguration
 
     def receive(self, client: FedProxClient, cohort: Cohort, broadcast: Broadcast) -> None:
         super().receive(client, cohort, broadcast)

@@ -12,6 +12,7 @@ from fedatlas.algorithms.weight_sharing import (
     WeightSharing,
     WeightSharingConfiguration,
 )
+from fedatlas.platform.federation.contract import MethodConfiguration
 
 
 class LocalConfiguration(WeightSharingConfiguration):
@@ -28,4 +29,4 @@ class Local(WeightSharing[LocalConfiguration, SharedServer, SharedClient]):
 
     name: ClassVar[str] = "local"
     title: ClassVar[str] = "Local"
-    configuration_type: ClassVar[type[WeightSharingConfiguration]] = LocalConfiguration
+    configuration_type: ClassVar[type[MethodConfiguration]] = LocalConfiguration

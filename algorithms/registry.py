@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from fedatlas.algorithms.backbones import BACKBONES, Backbone
 from fedatlas.algorithms.fedavg import FedAvg, FedOpt
 from fedatlas.algorithms.fedgmc import FedGMC
 from fedatlas.algorithms.fedper import FedPer
 from fedatlas.algorithms.fedprox import FedProx
 from fedatlas.algorithms.local import Local
-from fedatlas.algorithms.weight_sharing import WeightSharing, WeightSharingConfiguration
 from fedatlas.platform.errors import ConfigurationError, unknown_name
+from fedatlas.platform.federation.contract import Algorithm, MethodConfiguration
 
-Method = WeightSharing[Any, Any, Any]
+Method = Algorithm[Any, Any]
 
 ALGORITHMS: dict[str, type[Method]] = {
     "local": Local,
@@ -45,25 +43,16 @@ def create(name: str, backbone: str | None = None, options: Mapping[str, Any] | 
 
     Args:
         name: method, a key of `ALGORITHMS`.
-        backbone: a key of `BACKBONES`; None for the method's own.
+        backbone: name of a network; None for the method's own.
         options: values of the method's configuration.
 
     Raises:
         ConfigurationError: unknown method, backbone, option or value.
     """
-    method = algorithm_type(name)
-    configuration = validate(name, options or {})
-    backbone_name = backbone or method.default_backbone
-    if backbone_name not in BACKBONES:
-        raise unknown_name("backbone", backbone_name, BACKBONES)
-    kind = BACKBONES[backbone_name]
-    fields = {entry.name for entry in dataclasses.fields(kind)}
-    values = {key: value for key, value in configuration.model_dump().items() if key in fields}
-    network: Backbone = kind(**values)
-    return method(configuration, network)
+    return algorithm_type(name).create(validate(name, options or {}), backbone)
 
 
-def validate(name: str, options: Mapping[str, Any]) -> WeightSharingConfiguration:
+def validate(name: str, options: Mapping[str, Any]) -> MethodConfiguration:
     """Check the options of a method.
 
     Raises:

@@ -1,6 +1,7 @@
 """The skeleton of methods that train one model per client and share some of its weights.
 
-Local, FedAvg, FedPer and FedOpt are settings of it; FedGMC adds losses and messages of its own.
+Local, FedAvg, FedPer and FedOpt are settings of it; FedProx adds a loss, FedGMC losses and messages of its
+own.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import torch
 from pydantic import Field
@@ -22,8 +23,9 @@ from fedatlas.algorithms.aggregation import (
     shared_names,
     weighted_mean,
 )
-from fedatlas.algorithms.backbones import Activation, Backbone, Representation
+from fedatlas.algorithms.backbones import BACKBONES, Activation, Backbone, Representation
 from fedatlas.algorithms.optimizer import AdamState, adam_step
+from fedatlas.platform.errors import ConfigurationError, unknown_name
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.contract import Algorithm, LocalUpdate, MethodConfiguration
 from fedatlas.platform.federation.messages import Broadcast, Tensors, Upload, prefixed, unprefixed
@@ -88,19 +90,24 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
 
     uploads: ClassVar[frozenset[str]] = frozenset({"weights", "size"})
     downloads: ClassVar[frozenset[str]] = frozenset({"weights"})
-    default_backbone: ClassVar[str] = "gcn"
-    configuration_type: ClassVar[type[WeightSharingConfiguration]] = WeightSharingConfiguration
+    default_backbone: ClassVar[str | None] = "gcn"
+    configuration_type: ClassVar[type[MethodConfiguration]] = WeightSharingConfiguration
+
+    configuration: ConfigurationT
 
     def __init__(self, configuration: ConfigurationT, backbone: Backbone) -> None:
         self.configuration = configuration
         self.backbone = backbone
 
+    @classmethod
+    def create(cls, configuration: MethodConfiguration, backbone: str | None) -> Self:
+        name = backbone or cls.default_backbone
+        if name not in BACKBONES:
+            raise unknown_name("backbone", str(name), BACKBONES)
+        return cls(cast(ConfigurationT, configuration), _network(BACKBONES[name], configuration))
+
     def describe(self) -> dict[str, Any]:
-        return {
-            **super().describe(),
-            "backbone": self.backbone.name,
-            **self.configuration.model_dump(mode="json"),
-        }
+        return {"backbone": self.backbone.name, "aggregation": self.configuration.aggregation}
 
     # Server side
 
@@ -240,6 +247,24 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
             "size/train_nodes": cohort.train.sum(dim=1).to(torch.int32),
             "size/nodes": cohort.nodes.sum(dim=1).to(torch.int32),
         }
+
+
+def _network(kind: type[Backbone], configuration: MethodConfiguration) -> Backbone:
+    """The network with the options that it shares with the method's configuration.
+
+    Raises:
+        ConfigurationError: an option of another network was changed.
+    """
+    values = configuration.model_dump()
+    own = {entry.name for entry in dataclasses.fields(kind)}
+    for other in BACKBONES.values():
+        for entry in dataclasses.fields(other):
+            if entry.name not in own and values.get(entry.name, entry.default) != entry.default:
+                raise ConfigurationError(
+                    f"{entry.name}={values[entry.name]} has no meaning for {kind.name}: it belongs to "
+                    f"backbone={other.name}"
+                )
+    return kind(**{key: value for key, value in values.items() if key in own})
 
 
 def cross_entropy(cohort: Cohort, logits: Tensor) -> Tensor:

@@ -1,10 +1,15 @@
 """Seconds per round, start-up and memory by placement, as paired and interleaved runs.
 
-    python benchmarks/rounds.py [--dataset cora] [--clients 10] [--rounds 40] [--repeats 3]
+    python benchmarks/rounds.py [--dataset minesweeper] [--clients 10] [--rounds 40] [--repeats 3]
 
 Each configuration runs in a process of its own. In every repeat all configurations run once, in turn, so that
-they meet the same state of a shared machine; ratios are taken within a repeat, and medians are printed. CPU
-seconds count the process tree; peak memory is the largest sum of proportional set sizes of the tree.
+they meet the same state of a shared machine; ratios are taken within a repeat, and medians are printed.
+
+- CPU s/round: user and system time of the driver, the coordinator and the client actors; Ray's own daemons
+  are left out.
+- wall s/round: median time of a round as the coordinator sees it.
+- start-up s: from the prepared data to the first round, with Ray and the actors where there are any.
+- peak MB: largest sum of proportional set sizes of the whole process tree, Ray's daemons included.
 """
 
 from __future__ import annotations
@@ -116,7 +121,7 @@ def measure(values: dict[str, object]) -> dict[str, float]:
 def main() -> None:
     """Run all configurations in turn and print medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--dataset", default="cora")
+    parser.add_argument("--dataset", default="minesweeper")
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=3)

@@ -7,12 +7,12 @@ names say what differs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedatlas.algorithms.registry import ALGORITHMS
+from fedatlas.dashboards.protocol import is_plain, protocol, settings
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.graphs.catalog import STANDIN_PREFIX, entry, names
 from fedatlas.platform.graphs.partition import MODES
@@ -20,15 +20,20 @@ from fedatlas.platform.graphs.partition import MODES
 if TYPE_CHECKING:
     import pandas as pd
 
-CONVENTIONS = {
-    "component": "largest",
-    "train_fraction": "None",
-    "test_fraction": "None",
-    "evaluation": "after_local",
-    "weighting": "uniform",
-}
-"""Settings that a column shares, with the values of the papers' protocol."""
-_COLUMN_PARAMS = {**CONVENTIONS, "partition_seed": "0"}
+UNKNOWN = "(unknown)"
+"""Stands for what a trial has not tracked."""
+CONVENTIONS = (
+    "component",
+    "train_fraction",
+    "test_fraction",
+    "evaluation",
+    "weighting",
+    "client_features",
+    "uncut",
+)
+"""Settings that a column shares; a published figure needs the values of the papers' protocol."""
+_COLUMN_PARAMS = (*CONVENTIONS, "partition_seed")
+_PLACED_BY = ("dataset", "partition", "clients", "algorithm", "label", "seed")
 _IDENTITIES = ("metric", "data_sha256", "partition_sha256")
 _NOT_OF_THE_ROW = {"seed", "label", "dataset", "partition", "clients", "allow_untrained", *_COLUMN_PARAMS}
 _REPEATED = {"method.epochs", "method.aggregation"}
@@ -45,6 +50,7 @@ class Column:
         detail: conventions that are not the protocol's or that distinguish it from another column.
         stand_in: the graph is synthetic.
         comparable: all conventions are those of the papers.
+        uncut: the centralised reference on the whole graph.
     """
 
     dataset: str
@@ -54,6 +60,7 @@ class Column:
     detail: str = ""
     stand_in: bool = False
     comparable: bool = True
+    uncut: bool = False
 
     @property
     def title(self) -> str:
@@ -69,13 +76,11 @@ class Row:
         name: the label, with the settings that distinguish it from another row of the same label.
         label: the label that the study gives.
         algorithm: key of the algorithm.
-        plain: the method as published: the label is its title and there is one such row.
     """
 
     name: str
     label: str
     algorithm: str
-    plain: bool
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,16 @@ class Repetition:
     Attributes:
         row, column, seed: where it belongs.
         trial: the trial's record, with the columns of `fedatlas.platform.tracking.reading.trials`.
+        settings: its parameters, from `fedatlas.dashboards.protocol.settings`.
+        plain: the method as published, and no other row of the column has its label.
     """
 
     row: Row
     column: Column
     seed: int
     trial: Mapping[str, Any]
+    settings: Mapping[str, str]
+    plain: bool
 
     @property
     def run_id(self) -> str:
@@ -100,20 +109,26 @@ class Repetition:
 
 def scenario_title(dataset: str, partition: str, clients: int, detail: str = "") -> str:
     """Name of a scenario for people, for example ``Cora · metis · 10 clients``."""
+    parts = (dataset_title(dataset), partition, f"{clients} clients", detail)
+    return " · ".join(part for part in parts if part)
+
+
+def dataset_title(dataset: str) -> str:
+    """Name of a data set for people; its key if the catalog does not have it."""
     try:
-        name = entry(dataset).title
+        return entry(dataset).title
     except ConfigurationError:
-        name = dataset
-    return " · ".join(part for part in (name, partition, f"{clients} clients", detail) if part)
+        return dataset
 
 
 def finished(trials: pd.DataFrame) -> pd.DataFrame:
-    """The trials that count: status FINISHED, with a test score."""
-    return trials[(trials["status"] == "FINISHED") & trials["test_score"].notna()]
+    """The trials that count: status FINISHED, with a test score and the parameters that place them."""
+    placed = trials[list(_PLACED_BY)].notna().all(axis=1)
+    return trials[(trials["status"] == "FINISHED") & trials["test_score"].notna() & placed]
 
 
 def unfinished(trials: pd.DataFrame) -> pd.DataFrame:
-    """The other trials: failed, killed, running, or finished without a test score."""
+    """The other trials: failed, killed, running, or finished without a test score or parameters."""
     return trials.drop(finished(trials).index)
 
 
@@ -125,13 +140,13 @@ def arrange(trials: pd.DataFrame) -> list[Repetition]:
             nothing distinguishes the newer one counts.
     """
     records = [{str(key): value for key, value in row.items()} for row in finished(trials).to_dict("records")]
-    params = [json.loads(record["params"]) for record in records]
+    params = [settings(record) for record in records]
     columns = _columns(records, params)
     rows = _rows(records, params, columns)
     placed: dict[tuple[Row, Column, int], Repetition] = {}
-    for record, row, column in zip(records, rows, columns, strict=True):
-        seed = int(record["seed"])
-        placed.setdefault((row, column, seed), Repetition(row, column, seed, record))
+    for record, given, row, column in zip(records, params, rows, columns, strict=True):
+        seed, plain = int(record["seed"]), row.name == row.label and is_plain(record, given)
+        placed.setdefault((row, column, seed), Repetition(row, column, seed, record, given, plain))
     return sorted(placed.values(), key=_order)
 
 
@@ -152,8 +167,9 @@ def column_order(column: Column) -> tuple[object, ...]:
 
 
 def row_order(row: Row) -> tuple[object, ...]:
-    """Sort key: the registry's order of methods, the plain method first."""
-    return (*_place(row.algorithm, tuple(ALGORITHMS)), not row.plain, row.name)
+    """Sort key: the registry's order of methods, the method under its own title first."""
+    method = ALGORITHMS.get(row.algorithm)
+    return (*_place(row.algorithm, tuple(ALGORITHMS)), method is None or row.label != method.title, row.name)
 
 
 def _place(name: str, order: Sequence[str]) -> tuple[int, str]:
@@ -165,27 +181,28 @@ def _scenario(record: Mapping[str, Any]) -> tuple[str, str, int]:
 
 
 def _columns(records: list[dict[str, Any]], params: list[dict[str, str]]) -> list[Column]:
-    settings: list[dict[str, str]] = []
+    shared: list[dict[str, str]] = []
     for record, given in zip(records, params, strict=True):
-        conventions = {key: given.get(key, default) for key, default in _COLUMN_PARAMS.items()}
+        conventions = {key: given[key] for key in _COLUMN_PARAMS}
         identities = {key: str(record[key])[:_HASH_LENGTH] for key in _IDENTITIES}
-        settings.append({**conventions, **identities})
+        shared.append({**conventions, **identities})
     scenarios = [_scenario(record) for record in records]
-    varying = _varying(scenarios, settings)
+    varying = _varying(scenarios, shared)
     return [
         Column(
             *scenario,
             metric=str(record["metric"]),
-            detail=_detail(setting, varying[scenario] | _unusual(setting)),
+            detail=_detail(setting, varying[scenario] | _unusual(scenario[0], setting)),
             stand_in=_is_stand_in(record),
-            comparable=all(setting[key] == value for key, value in CONVENTIONS.items()),
+            comparable=not _unusual(scenario[0], setting) & {*CONVENTIONS},
+            uncut=setting["uncut"] == "True",
         )
-        for record, scenario, setting in zip(records, scenarios, settings, strict=True)
+        for record, scenario, setting in zip(records, scenarios, shared, strict=True)
     ]
 
 
 def _rows(records: list[dict[str, Any]], params: list[dict[str, str]], columns: list[Column]) -> list[Row]:
-    settings = [
+    own = [
         {
             **{key: value for key, value in given.items() if key not in _NOT_OF_THE_ROW | _REPEATED},
             "method_version": str(record["method_version"]),
@@ -193,30 +210,28 @@ def _rows(records: list[dict[str, Any]], params: list[dict[str, str]], columns: 
         for record, given in zip(records, params, strict=True)
     ]
     cells = [(str(record["label"]), column) for record, column in zip(records, columns, strict=True)]
-    varying = _varying(cells, settings)
+    varying = _varying(cells, own)
     rows = []
-    for record, cell, setting in zip(records, cells, settings, strict=True):
-        label, algorithm = cell[0], str(record["algorithm"])
-        detail = _detail(setting, varying[cell])
-        method = ALGORITHMS.get(algorithm)
-        plain = not detail and method is not None and label == method.title
-        rows.append(Row(f"{label} ({detail})" if detail else label, label, algorithm, plain))
+    for record, cell, setting in zip(records, cells, own, strict=True):
+        label, detail = cell[0], _detail(setting, varying[cell])
+        rows.append(Row(f"{label} ({detail})" if detail else label, label, str(record["algorithm"])))
     return rows
 
 
-def _varying(groups: Sequence[Any], settings: Sequence[Mapping[str, str]]) -> dict[Any, set[str]]:
+def _varying(groups: Sequence[Any], members: Sequence[Mapping[str, str]]) -> dict[Any, set[str]]:
     """For each group, the settings in which its members differ."""
     first: dict[Any, Mapping[str, str]] = {}
     varying: dict[Any, set[str]] = {}
-    for group, setting in zip(groups, settings, strict=True):
+    for group, setting in zip(groups, members, strict=True):
         other = first.setdefault(group, setting)
         different = {key for key in {*setting, *other} if setting.get(key) != other.get(key)}
         varying.setdefault(group, set()).update(different)
     return varying
 
 
-def _unusual(setting: Mapping[str, str]) -> set[str]:
-    return {key for key, default in _COLUMN_PARAMS.items() if setting[key] != default}
+def _unusual(dataset: str, setting: Mapping[str, str]) -> set[str]:
+    usual = protocol(dataset)
+    return {key for key in _COLUMN_PARAMS if setting[key] != usual[key]}
 
 
 def _detail(setting: Mapping[str, str], keys: set[str]) -> str:

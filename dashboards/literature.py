@@ -1,18 +1,17 @@
-"""The papers' printed figures, read from `published/`."""
+"""The printed figures of the FedGMC paper's main tables, read from `published/`.
+
+The folder holds further tables of this and other papers, which no report shows yet.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from fedatlas.platform.errors import unknown_name
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-PAPERS = {"fedgmc": "FedGMC", "fedaux": "FedAux"}
-"""Papers whose main tables are here: key and name."""
+PAPER = "FedGMC"
+"""The paper whose figures stand beside results."""
+MAIN_TABLES = "fedgmc-main.csv"
 
 
 class Published(NamedTuple):
@@ -22,51 +21,27 @@ class Published(NamedTuple):
     std: float | None
 
 
-def published_table(paper: str = "fedgmc") -> pd.DataFrame:
-    """Main tables of a paper.
-
-    Columns: `paper`, `table` (its number), `dataset`, `partition` and `clients` as in a scenario, `method`
-    (the algorithm's key), `metric`, `value` and `std` (%), `lower_bound`: the paper's text only says that the
-    method reaches more than `value`.
-
-    Raises:
-        ConfigurationError: no such paper.
-    """
+@cache
+def _figures() -> dict[tuple[str, str, int, str], Published]:
     import pandas as pd
 
-    if paper not in PAPERS:
-        raise unknown_name("paper", paper, PAPERS)
-    source = files("fedatlas.dashboards.published").joinpath(f"{paper}-main.csv")
+    source = files("fedatlas.dashboards.published").joinpath(MAIN_TABLES)
     with source.open("r", encoding="utf-8") as file:
-        table = pd.read_csv(file, dtype={"std": str})
-    bound = table["std"] == "lower-bound"
-    deviation = pd.to_numeric(table["std"].mask(bound))
-    return table.assign(std=deviation, lower_bound=bound)
-
-
-@cache
-def _figures(paper: str) -> dict[tuple[str, str, int, str], Published]:
-    table = published_table(paper)
+        table = pd.read_csv(file)
     return {
         (str(row["dataset"]), str(row["partition"]), int(row["clients"]), str(row["method"])): Published(
-            float(row["value"]), None if row["std"] != row["std"] else float(row["std"])
+            float(row["value"]), None if pd.isna(row["std"]) else float(row["std"])
         )
-        for row in table[~table["lower_bound"]].to_dict("records")
+        for row in table.to_dict("records")
     }
 
 
-def published(
-    dataset: str, partition: str, clients: int, method: str, paper: str = "fedgmc"
-) -> Published | None:
-    """The figure that a paper's main tables print for a method, or None; a lower bound is not a figure.
+def published(dataset: str, partition: str, clients: int, method: str) -> Published | None:
+    """The figure that the paper's main tables print for a method, or None.
 
     Args:
         dataset, partition, clients: the scenario; a stand-in has no published figure.
         method: key of the algorithm, for example ``"fedavg"``. The figure is that of the plain method: it
             says nothing about a variant with another backbone or other options.
-        paper: key of `PAPERS`.
-
-    Raises:
-        ConfigurationError: no such paper.
     """
-    return _figures(paper).get((dataset, partition, clients, method))
+    return _figures().get((dataset, partition, clients, method))

@@ -15,10 +15,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedatlas.dashboards.cells import Repetition, scenario_title, unfinished
+from fedatlas.dashboards.cells import UNKNOWN, Repetition, scenario_title, unfinished
 from fedatlas.dashboards.figures import Style, convergence, method_styles
 from fedatlas.dashboards.footnotes import row_notes, scenario_notes
-from fedatlas.dashboards.literature import PAPERS
+from fedatlas.dashboards.literature import PAPER
 from fedatlas.dashboards.tables import METRIC_NAMES, ScenarioTable, method_by_scenario, score_text
 from fedatlas.platform.errors import FedatlasError, TrackingError, unknown_name
 from fedatlas.platform.tracking import reading
@@ -115,7 +115,7 @@ def _context(
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": version("fedatlas"),
         "tables": tables,
-        "paper": PAPERS["fedgmc"],
+        "paper": PAPER,
         "counts": {
             "finished": len(repetitions),
             "failed": len(failures),
@@ -173,9 +173,9 @@ def _rounds(store: Store, group: list[Repetition]) -> tuple[pd.DataFrame | None,
 def _unfinished(trials: pd.DataFrame) -> list[dict[str, Any]]:
     return [
         {
-            "label": trial["label"],
-            "scenario": scenario_title(trial["dataset"], trial["partition"], int(trial["clients"])),
-            "seed": int(trial["seed"]),
+            "label": trial["label"] if _known(trial["label"]) else UNKNOWN,
+            "scenario": _scenario(trial),
+            "seed": int(trial["seed"]) if _known(trial["seed"]) else UNKNOWN,
             "status": trial["status"],
             "run_id": trial["run_id"],
             "error": _error(trial),
@@ -184,9 +184,17 @@ def _unfinished(trials: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
+def _scenario(trial: Mapping[Any, Any]) -> str:
+    if not all(_known(trial[key]) for key in ("dataset", "partition", "clients")):
+        return UNKNOWN
+    return scenario_title(trial["dataset"], trial["partition"], int(trial["clients"]))
+
+
 def _error(trial: Mapping[Any, Any]) -> str:
     if _known(trial["error"]):
         return str(trial["error"])
+    if not _known(trial["label"]):
+        return "its parameters were not tracked"
     return _WITHOUT_ERROR.get(str(trial["status"]), "")
 
 

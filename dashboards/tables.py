@@ -33,7 +33,7 @@ class Cell:
         seeds: seeds that count; their number is n.
         complete: every seed that any method has in this column is there.
         best: the highest mean of the complete cells of a column with at least two of them.
-        published: the paper's figure for the plain method.
+        published: the paper's figure, if every trial is the plain method under the papers' conventions.
     """
 
     mean: float
@@ -121,12 +121,16 @@ def _table(kind: Literal["measured", "stand-in"], placed: list[Repetition]) -> S
             seeds=tuple(each.seed for each in group),
             complete=complete[key],
             best=complete[key] and len(rivals) > 1 and bool(np.isclose(means[key], max(rivals), atol=1e-9)),
-            published=_published(row, column),
+            published=_published(group),
         )
     ranked = [column for column in columns if all(complete.get((row, column)) for row in rows)]
+    # The centralised reference is a row of its own: nobody expects it in the other columns, or others in its.
+    expected = {(row, column.uncut) for row, column in cells}
     missing = []
     for row in rows:
         for column in columns:
+            if (row, column.uncut) not in expected:
+                continue
             have = set(cells[row, column].seeds) if (row, column) in cells else set()
             if lacking := seeds[column] - have:
                 missing.append(Missing(row, column, tuple(sorted(lacking))))
@@ -146,8 +150,11 @@ def _mean(group: Iterable[Repetition], key: str, unit: float = 100) -> float:
     return unit * float(np.mean([each.trial[key] for each in group]))
 
 
-def _published(row: Row, column: Column) -> Published | None:
-    if not row.plain or not column.comparable:
+def _published(group: Iterable[Repetition]) -> Published | None:
+    """The figure beside a cell: all its trials are the plain method under the papers' conventions."""
+    members = list(group)
+    row, column = members[0].row, members[0].column
+    if not column.comparable or not all(each.plain for each in members):
         return None
     return published(column.dataset, column.partition, column.clients, row.algorithm)
 
@@ -257,28 +264,5 @@ def summary_as_rich(summary: pd.DataFrame) -> Group:
     return Group(*tables.values()) if tables else Group(NO_TRIAL)
 
 
-def summary_as_markdown(summary: pd.DataFrame) -> str:
-    """`summary_table` as Markdown: one table of results, and another one for stand-ins."""
-    names = ("method", "scenario", "metric")
-    blocks = []
-    for data in ("measured", "stand-in"):
-        rows = [row for row in _records(summary) if row["data"] == data]
-        if not rows:
-            continue
-        lines = [
-            [*names, *(heading for heading, _ in _FIGURES)],
-            [":--"] * len(names) + ["--:"] * len(_FIGURES),
-        ]
-        lines += [[*(row[name] for name in names), *(show(row) for _, show in _FIGURES)] for row in rows]
-        title = "Results" if data == "measured" else f"Stand-ins ({_NOT_A_RESULT})"
-        body = ["| " + " | ".join(_markdown(value) for value in line) + " |" for line in lines]
-        blocks.append("\n".join([f"**{title}**", "", *body]))
-    return "\n\n".join(blocks) + "\n" if blocks else NO_TRIAL + "\n"
-
-
 def _records(summary: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(key): value for key, value in row.items()} for row in summary.to_dict("records")]
-
-
-def _markdown(value: str) -> str:
-    return " ".join(value.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

@@ -23,7 +23,7 @@ from fedatlas.platform.federation.records import RoundRecord
 from fedatlas.platform.tracking.destination import results_folder
 from fedatlas.platform.tracking.operations import KIND_TAG, STUDY_TAG, RunStatus
 from fedatlas.platform.tracking.tracker import Tracker
-from fedatlas.sweeps.execution import Planned
+from fedatlas.sweeps.execution import Planned, checkpoint_path
 from fedatlas.sweeps.preflight import Preflight
 from fedatlas.sweeps.recording import Recording
 from fedatlas.sweeps.trial import FederatedTrial, FleetBroker
@@ -257,6 +257,7 @@ def _run_group(
     """One Tune run over trials whose placements have the same shape."""
     placed = work[0][1]
     concurrency = min(concurrency, len(work))
+    checkpoints = [checkpoint_path(study, planned.fingerprint) for planned, _ in work]
     fleets: list[Fleet] = []
     broker: Any = None
     name = f"{study}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{len(placed.groups)}"
@@ -268,10 +269,8 @@ def _run_group(
             broker = ray.remote(FleetBroker).options(num_cpus=0).remote(fleets)
             writer.reclaim = broker.release.remote
         trainable = tune.with_resources(
-            tune.with_parameters(
-                FederatedTrial, work=work, checkpoints=results_folder() / "checkpoints", broker=broker
-            ),
-            {"CPU": 1},
+            tune.with_parameters(FederatedTrial, work=work, checkpoints=checkpoints, broker=broker),
+            _trial_resources(work),
         )
         tuner = tune.Tuner(
             trainable,
@@ -294,3 +293,9 @@ def _run_group(
                 fleet.close()
         # Tune's own files say nothing that the results do not.
         shutil.rmtree(storage / name, ignore_errors=True)
+
+
+def _trial_resources(work: Sequence[tuple[Planned, PlacementPlan]]) -> dict[str, float]:
+    """What the process of a trial reserves: the coordinator's CPU, and a GPU if it trains on one itself."""
+    on_gpu = any(planned.resolved.experiment.device == "cuda" for planned, _ in work)
+    return {"CPU": 1, "GPU": 1} if on_gpu else {"CPU": 1}

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
 from fedatlas.platform.errors import ConfigurationError, FedatlasError
 from fedatlas.platform.federation.cohort import Task
 from fedatlas.platform.federation.coordinator import Coordinator, Schedule, Snapshot
@@ -81,9 +79,9 @@ def job(resolved: Resolved, federated: FederatedGraph) -> Job:
     return Job(resolved.method(), federated.clients, task, given.precision)
 
 
-def checkpoint_path(fingerprint: str) -> Path:
-    """Where a run keeps its checkpoint until it is finished."""
-    return results_folder() / "checkpoints" / f"{fingerprint}.pt"
+def checkpoint_path(study: str, fingerprint: str) -> Path:
+    """Where a trial of a study keeps its checkpoint until it is finished."""
+    return results_folder() / "checkpoints" / study / f"{fingerprint}.pt"
 
 
 def request(given: Experiment, runs: int = 1) -> PlacementRequest:
@@ -98,21 +96,19 @@ def request(given: Experiment, runs: int = 1) -> PlacementRequest:
     )
 
 
-def inline_device(given: Experiment, gpus: float = 0.0) -> Any:
+def inline_device(given: Experiment) -> str:
     """Device of the in-process runtime.
 
     Raises:
-        ConfigurationError: a GPU is asked for and this process has none.
+        ConfigurationError: a GPU is asked for that torch does not see.
     """
-    if given.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError("device=cuda: torch sees no GPU in this process: use device=cpu")
-    if given.device != "auto":
-        return given.device
-    if gpus <= 0:
+    if given.device != "cuda":
         return "cpu"
-    from fedatlas.platform.federation.actors import assigned_device
+    import torch
 
-    return assigned_device(gpus)
+    if not torch.cuda.is_available():
+        raise ConfigurationError("device=cuda: torch sees no GPU in this process: use device=cpu")
+    return "cuda"
 
 
 def runtime(given: Experiment, placed: PlacementPlan, fleet: Fleet | None) -> Runtime:
@@ -204,9 +200,10 @@ def driver(
         schedule: rounds and checkpoints.
         announce: told the plan before anything starts.
     """
-    if given.placement == "inline" or (given.placement == "auto" and not _joins_cluster()):
+    asked = request(given)
+    if asked.placement == "inline" or (asked.placement == "auto" and not _joins_cluster()):
         # What runs in this process needs no Ray, which takes seconds to start.
-        placed = plan(request(given), this_machine())
+        placed = plan(asked, this_machine())
         if placed.kind == "inline":
             announce(placed)
             yield _InProcess(Coordinator(work, runtime(given, placed, None), schedule))
@@ -214,7 +211,7 @@ def driver(
     from fedatlas.platform.federation.cluster import connected
 
     with connected() as cluster:
-        placed = plan(request(given), cluster)
+        placed = plan(asked, cluster)
         announce(placed)
         if placed.kind == "inline":
             yield _InProcess(Coordinator(work, runtime(given, placed, None), schedule))

@@ -17,13 +17,14 @@ from fedatlas.platform.federation.coordinator import EvaluationPoint
 from fedatlas.platform.federation.placement import PLACEMENTS
 from fedatlas.platform.federation.scores import ClientWeighting
 from fedatlas.platform.graphs.catalog import entry
-from fedatlas.platform.graphs.federated import Scenario
+from fedatlas.platform.graphs.federated import Scenario, concrete
+from fedatlas.platform.graphs.partition import metis_binding
 
 SCENARIO_FIELDS = tuple(Scenario.model_fields)
 EXECUTION_FIELDS = ("placement", "clients_per_actor", "client_cpus", "client_gpus", "device")
 """Where an experiment runs. Its results do not depend on them, so neither does its fingerprint."""
-NEUTRAL = {"client_features": "same", "uncut": False}
-"""Settings that came later, with the value that changes nothing: older fingerprints stay valid."""
+PROTOCOL_VERSION = 1
+"""Goes up when a change to splits, random streams, training or scoring alters results of every method."""
 
 
 class Experiment(Scenario):
@@ -62,7 +63,7 @@ class Experiment(Scenario):
     client_gpus: float | None = Field(default=None, ge=0)
     """GPU share of each client; 0.1 where the cluster has GPUs and nothing is given."""
     device: str = "auto"
-    """Device of ``inline``: cpu, cuda, or auto for what Ray assigned (the CPU outside Ray)."""
+    """Device of ``inline``: cpu or cuda; auto is the CPU. Actors use what Ray assigned to them."""
 
 
 class Resolved(BaseModel):
@@ -94,12 +95,20 @@ class Resolved(BaseModel):
         values = self.experiment.model_dump(mode="json")
         for name in (*EXECUTION_FIELDS, "label"):
             values.pop(name)
-        values = {key: value for key, value in values.items() if NEUTRAL.get(key, ...) != value}
-        return {**values, "method_version": self.method_version}
+        values["protocol_version"] = PROTOCOL_VERSION
+        values["method_version"] = self.method_version
+        if self.experiment.partition in ("metis", "metis-overlap"):
+            values["metis"] = metis_binding()
+        return values
 
     def fingerprint(self, data_sha256: str) -> str:
         """Hash of the identity and the data: equal fingerprints mean equal numbers."""
         text = json.dumps({**self.identity(), "data": data_sha256}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+    def identity_hash(self) -> str:
+        """Hash of the identity alone: trials are found by it where the data cannot be read."""
+        text = json.dumps(self.identity(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     def params(self) -> dict[str, Any]:
@@ -151,28 +160,28 @@ def resolve(given: Experiment) -> Resolved:
         raise unknown_name("device", given.device, ("auto", "cpu", "cuda"))
     for name in EXPERIMENT_KEYS:
         if given.options.get(name, getattr(given, name)) != getattr(given, name):
-            raise ConfigurationError(f"{name} belongs to the experiment: use --{name}, not an option")
+            raise ConfigurationError(f"{name} is a setting of the experiment, not an option of the method")
     tuned = preset(given.algorithm, given.dataset)
     rounds = given.rounds or tuned.pop("rounds", published.rounds)
     epochs = given.epochs or tuned.pop("epochs", published.epochs)
     features = tuned.pop("features", "default") if given.features == "default" else given.features
     options = {key: value for key, value in tuned.items() if key not in EXPERIMENT_KEYS}
     options.update(given.options)
-    options["epochs"] = epochs
+    if "epochs" in kind.configuration_type.model_fields:
+        options["epochs"] = epochs
     method = create(given.algorithm, given.backbone, options)
-    complete = method.configuration.model_dump(mode="json")
-    label = given.label or kind.title
+    about = method.describe()
+    scenario = Scenario(**{name: getattr(given, name) for name in SCENARIO_FIELDS})
+    filled = {
+        **concrete(scenario.model_copy(update={"features": features})),
+        "rounds": rounds,
+        "epochs": epochs,
+        "backbone": about["backbone"],
+        "label": given.label or kind.title,
+        "options": method.configuration.model_dump(mode="json"),
+    }
     return Resolved(
-        experiment=given.model_copy(
-            update={
-                "rounds": rounds,
-                "epochs": epochs,
-                "features": features,
-                "backbone": method.backbone.name,
-                "label": label,
-                "options": complete,
-            }
-        ),
-        aggregation=str(method.configuration.aggregation),
+        experiment=given.model_copy(update=filled),
+        aggregation=about["aggregation"],
         method_version=kind.version,
     )

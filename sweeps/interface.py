@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedatlas.platform.errors import FedatlasError
+from fedatlas.platform.errors import FedatlasError, TrackingError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fedatlas.platform.federation.coordinator import Snapshot
+    from fedatlas.platform.federation.placement import Cluster
     from fedatlas.platform.federation.records import RoundRecord
+    from fedatlas.platform.tracking.store import Store
     from fedatlas.sweeps.driver import Progress, StudyOutcome
     from fedatlas.sweeps.experiment import Resolved
     from fedatlas.sweeps.preflight import Preflight
@@ -176,7 +179,7 @@ class Study:
 
         Args:
             available_only: leave out data sets that cannot be read, instead of refusing.
-            dry_run: stop after the preflight.
+            dry_run: stop after the preflight, which then starts no Ray, downloads no data and makes no store.
             tracking: write to the MLflow store.
             before: told the preflight before anything starts.
             show: told the progress.
@@ -186,42 +189,63 @@ class Study:
             FedatlasError: data are missing, a trial can never be placed, or the study is running already.
         """
         from fedatlas.platform.federation.cluster import connected
-        from fedatlas.platform.tracking.destination import require_results_folder
+        from fedatlas.platform.tracking.destination import require_results_folder, tracking_uri
         from fedatlas.platform.tracking.tracker import Tracker
-        from fedatlas.sweeps import preflight
         from fedatlas.sweeps.driver import StudyOutcome, alone, run_study
 
-        require_results_folder()
-        with nullcontext() if dry_run else alone(self.name), connected() as cluster:
-            tracker = Tracker(announce) if tracking else None
-            store = None if tracker is None else tracker.store
-            found = preflight.check(self._resolved, cluster, store, self.name)
-            before(found)
-            if found.missing and not available_only:
-                raise FedatlasError(
-                    f"{len(found.missing)} data sets are missing ({', '.join(found.missing)}): bring them "
-                    "with `fedatlas data import FOLDER`, or run what is there with --available-only"
+        uri = tracking_uri() if tracking else None
+        if dry_run:
+            with _present_cluster() as cluster:
+                self._check(
+                    cluster, uri, _present_store(uri, announce), available_only, before, download=False
                 )
-            if dry_run or not found.todo:
-                return StudyOutcome()
-            return run_study(self.name, found, tracker, show)
+            return StudyOutcome()
+        require_results_folder()
+        with alone(self.name), connected() as cluster:
+            tracker = Tracker(announce, uri) if tracking else None
+            store = None if tracker is None else tracker.store
+            found = self._check(cluster, uri, store, available_only, before)
+            return run_study(self.name, found, tracker, show) if found.todo else StudyOutcome()
+
+    def _check(
+        self,
+        cluster: Cluster,
+        uri: str | None,
+        store: Store | None,
+        available_only: bool,
+        before: Callable[[Preflight], None],
+        download: bool = True,
+    ) -> Preflight:
+        from fedatlas.sweeps import preflight
+
+        found = preflight.check(
+            self._resolved, cluster, self.name, uri=uri, tracking=store, download=download
+        )
+        before(found)
+        if found.missing and not available_only:
+            raise FedatlasError(
+                f"{len(found.missing)} data sets are missing ({', '.join(found.missing)}): bring them "
+                "with `fedatlas data import FOLDER`, or run what is there with --available-only"
+            )
+        return found
 
     def results(self) -> pd.DataFrame:
         """One row per trial that this study names and the tracking store has.
 
-        Trials of an earlier form of the study (other rounds, another version of a method) are left out. The
-        columns are those of `fedatlas.platform.tracking.reading.trials`.
+        Trials of an earlier form of the study (other rounds, another version of a method) are left out, and
+        of trials that differ in their data alone all but the newest. No data are read. The columns are those
+        of `fedatlas.platform.tracking.reading.trials`.
 
         Raises:
             TrackingError: the store cannot be reached.
         """
         from fedatlas.platform.tracking.reading import trials
         from fedatlas.platform.tracking.store import Store
-        from fedatlas.sweeps.preflight import identified
 
         tracked = trials(Store(), self.name)
-        named = {work.fingerprint for work in identified(self._resolved)}
-        return tracked[tracked["fingerprint"].isin(named)].reset_index(drop=True)
+        named = {resolved.identity_hash() for resolved in self._resolved}
+        found = tracked[tracked["identity"].isin(named)].drop_duplicates("identity")
+        return found.reset_index(drop=True)
 
     def report(self, path: Path | None = None) -> Path:
         """Write the HTML report; returns its path."""
@@ -229,3 +253,32 @@ class Study:
         from fedatlas.platform.tracking.store import Store
 
         return write_report(Store(), self.name, path or report_path(self.name))
+
+
+@contextmanager
+def _present_cluster() -> Iterator[Cluster]:
+    """The cluster that a study would run on, without starting one."""
+    import ray
+
+    from fedatlas.platform.federation.cluster import connected
+    from fedatlas.platform.federation.placement import this_machine
+
+    if os.environ.get("RAY_ADDRESS") or ray.is_initialized():
+        with connected() as cluster:
+            yield cluster
+    else:
+        yield this_machine()
+
+
+def _present_store(uri: str | None, announce: Callable[[str], None]) -> Store | None:
+    """The store if it is there already and answers."""
+    from fedatlas.platform.tracking.destination import store_exists
+    from fedatlas.platform.tracking.store import Store
+
+    if uri is None or not store_exists(uri):
+        return None
+    try:
+        return Store(uri)
+    except TrackingError as error:
+        announce(str(error))
+        return None

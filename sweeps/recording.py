@@ -18,9 +18,15 @@ import yaml
 
 from fedatlas.platform.federation.records import RoundRecord, RunResult, summarise
 from fedatlas.platform.graphs.catalog import entry
-from fedatlas.platform.tracking.destination import results_folder
-from fedatlas.platform.tracking.operations import FINGERPRINT_TAG, KIND_TAG, STUDY_TAG, SUMMARY_PREFIX
-from fedatlas.platform.tracking.tracker import Tracker
+from fedatlas.platform.tracking.destination import redacted, results_folder
+from fedatlas.platform.tracking.operations import (
+    FINGERPRINT_TAG,
+    IDENTITY_TAG,
+    KIND_TAG,
+    STUDY_TAG,
+    SUMMARY_PREFIX,
+)
+from fedatlas.platform.tracking.tracker import Tracker, new_run_name
 from fedatlas.sweeps.execution import Planned, checkpoint_path
 from fedatlas.sweeps.provenance import tags
 
@@ -28,6 +34,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 POINTS_PER_FLUSH = 2000
+RUN_ID_FILE = "run_id"
+"""Beside the files of a trial: the local name of its tracked run, which the store keeps as `RUN_TAG`.
+
+It is written before the run is opened, so that a run that died while it was opened is found too.
+"""
+LAST_FIGURE = "time/round_seconds"
+"""The figure of a round that is logged last; it is always finite."""
 
 
 def rounds_table(records: Sequence[RoundRecord]) -> pd.DataFrame:
@@ -52,12 +65,12 @@ def clients_table(records: Sequence[RoundRecord]) -> pd.DataFrame:
 
 
 def summary(planned: Planned, result: RunResult, placement: str, startup: float) -> dict[str, Any]:
-    """Plain summary of a finished run: what `--json` writes. Scores in [0, 1], seconds, bytes."""
+    """Plain summary of a finished run: what `--json` writes. Scores in [0, 1], seconds, bytes.
+
+    What is undefined is None, since JSON has no NaN.
+    """
     given = planned.resolved.experiment
-    figures = dataclasses.asdict(result)
-    figures["client_test_scores"] = [
-        score if math.isfinite(score) else None for score in result.client_test_scores
-    ]
+    figures = {key: _defined(value) for key, value in dataclasses.asdict(result).items()}
     return {
         "dataset": given.dataset,
         "partition": given.partition,
@@ -77,6 +90,12 @@ def summary(planned: Planned, result: RunResult, placement: str, startup: float)
         **figures,
         "startup_seconds": startup,
     }
+
+
+def _defined(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_defined(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass
@@ -121,25 +140,24 @@ class Recording:
         """
         if self.tracker is None:
             return
+        resolved = self.planned.resolved
+        params = resolved.params()
+        described = {
+            KIND_TAG: "trial",
+            STUDY_TAG: self.study,
+            FINGERPRINT_TAG: self.planned.fingerprint,
+            IDENTITY_TAG: resolved.identity_hash(),
+            "fedatlas.placement": self.placement,
+            "fedatlas.method_version": str(resolved.method_version),
+            **tags(resolved.experiment.dataset, self.planned.data_sha256),
+        }
         if previous is not None and self.tracker.store is not None:
-            self._logged_to = self.tracker.last_step(previous, "val/score")
-            self._run = self.tracker.resume(previous)
+            self._logged_to = self.tracker.last_step(previous, LAST_FIGURE)
+            self._run = self.tracker.resume(previous, params, described)
             return
-        given = self.planned.resolved.experiment
-        self._run = self.tracker.open(
-            self.study,
-            self.planned.resolved.cell,
-            self.planned.resolved.params(),
-            {
-                KIND_TAG: "trial",
-                STUDY_TAG: self.study,
-                FINGERPRINT_TAG: self.planned.fingerprint,
-                "fedatlas.placement": self.placement,
-                "fedatlas.method_version": str(self.planned.resolved.method_version),
-                **tags(given.dataset, self.planned.data_sha256),
-            },
-            self.parent,
-        )
+        run = new_run_name()
+        _write_whole(self.folder / RUN_ID_FILE, run)
+        self._run = self.tracker.open(self.study, resolved.cell, params, described, self.parent, run)
 
     def add(self, records: Sequence[RoundRecord]) -> None:
         """Take finished rounds, in order; rounds that are there already are passed over."""
@@ -163,13 +181,18 @@ class Recording:
         self._waiting = []
 
     def finish(self) -> dict[str, Any]:
-        """Write files, artifacts and summary; then mark the run finished, last of all."""
+        """Write files and artifacts, mark the run finished, then write the summary and drop the checkpoint.
+
+        A process that dies in between leaves a trial that is done again or is known to the store as finished,
+        never one that seems finished and lacks results.
+        """
         result = summarise(self.records)
         kind = self.placement.split(":", 1)[0]
         content = {
             **summary(self.planned, result, kind, self.startup),
             "partition_sha256": self.partition_sha256,
             "run_id": self.run_id,
+            "tracking_uri": None if self.tracker is None else redacted(self.tracker.uri),
         }
         paths = self._write_files()
         if self.tracker is not None and self._run is not None:
@@ -184,7 +207,7 @@ class Recording:
                 self.tracker.file(self._run, path)
             self.tracker.close(self._run, "FINISHED", {"fedatlas.partition_sha256": self.partition_sha256})
         write_json(self.folder / "summary.json", content)
-        checkpoint_path(self.planned.fingerprint).unlink(missing_ok=True)
+        checkpoint_path(self.study, self.planned.fingerprint).unlink(missing_ok=True)
         return content
 
     def fail(self, error: str, killed: bool = False) -> None:
@@ -215,12 +238,19 @@ _SUMMARY_KEYS = {entry.name for entry in dataclasses.fields(RunResult)} | {"star
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON so that a reader sees the old file or the whole new one."""
+    """Write JSON so that a reader sees the old file or the whole new one.
+
+    Raises:
+        ValueError: a number is NaN or infinite, which JSON cannot hold.
+    """
+    _write_whole(path, json.dumps(content, indent=2, allow_nan=False))
+
+
+def _write_whole(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2)
-        file.write("\n")
+        file.write(text + "\n")
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -6,16 +6,18 @@ are reported too instead of raised, so that the process is reused; a process tha
 
 from __future__ import annotations
 
+import socket
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from ray import tune
 
-from fedatlas.platform.errors import FedatlasError
+from fedatlas.platform.errors import DataError, FedatlasError
 from fedatlas.platform.federation.coordinator import Coordinator
 from fedatlas.platform.federation.placement import PlacementPlan
 from fedatlas.platform.graphs.federated import build
@@ -35,7 +37,7 @@ class FederatedTrial(tune.Trainable):
         self,
         config: dict[str, Any],
         work: Sequence[tuple[Planned, PlacementPlan]] = (),
-        checkpoints: Path | None = None,
+        checkpoints: Sequence[Path] = (),
         broker: Any = None,
     ) -> None:
         """Take what all trials of the study share.
@@ -43,7 +45,7 @@ class FederatedTrial(tune.Trainable):
         Args:
             config: holds the position of the experiment.
             work: experiments with their placement.
-            checkpoints: folder of checkpoints, reachable from every node.
+            checkpoints: their checkpoint files, reachable from every node.
             broker: actor that leases fleets; None if all experiments are inline.
         """
         torch.set_num_threads(1)
@@ -91,14 +93,21 @@ class FederatedTrial(tune.Trainable):
         planned, placed = self._work[self._position]
         given = planned.resolved.experiment
         federated = build(planned.resolved.scenario())
+        if federated.sha256 != planned.data_sha256:
+            raise DataError(
+                f"{given.dataset} on node {socket.gethostname()} has sha256 {federated.sha256}, but where "
+                f"the study was started {planned.data_sha256}: FEDATLAS_DATA must name the same data on "
+                "every node"
+            )
         if placed.kind != "inline":
             import ray
 
             self._fleet = ray.get(self._broker.lease.remote(self._position))
             self._fleet.replace_lost()
-        path = None if self._checkpoints is None else self._checkpoints / f"{planned.fingerprint}.pt"
         self._coordinator = Coordinator(
-            job(planned.resolved, federated), runtime(given, placed, self._fleet), planned.schedule(path)
+            job(planned.resolved, federated),
+            runtime(given, placed, self._fleet),
+            planned.schedule(self._checkpoints[self._position]),
         )
         self._coordinator.start()
         return {
@@ -119,7 +128,13 @@ class FederatedTrial(tune.Trainable):
         self._coordinator = None
         if self._fleet is not None:
             import ray
+            from ray.exceptions import RayActorError
 
+            # An idle fleet would keep the data of its last clients.
+            calls: list[Any] = [actor.release.remote() for actor in self._fleet.actors()]
+            for call in calls:
+                with suppress(RayActorError):
+                    ray.get(call)
             ray.get(self._broker.release.remote(self._position, self._fleet))
             self._fleet = None
 

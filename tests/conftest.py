@@ -21,6 +21,8 @@ _BESIDE_REPOSITORY = Path(__file__).resolve().parents[2] / "shared" / "data" / "
 def _isolated_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDATLAS_OFFLINE", "1")
+        # Test clusters declare GPUs that do not exist.
+        patch.setenv("FEDATLAS_FAKE_GPUS", "1")
         patch.setenv("FEDATLAS_DATA", str(tmp_path_factory.mktemp("no-data")))
         yield
 

@@ -53,11 +53,11 @@ class CohortActor:
     """Body of a client actor: hosts one cohort for the run that leases it.
 
     Args:
-        gpus: GPU share that the actor reserves.
+        cpus, gpus: what the actor reserves; it runs one thread per whole CPU, at least one.
     """
 
-    def __init__(self, gpus: float) -> None:
-        torch.set_num_threads(1)
+    def __init__(self, cpus: float, gpus: float) -> None:
+        torch.set_num_threads(max(1, int(cpus)))
         self._device = assigned_device(gpus)
         self._host: CohortHost | None = None
 
@@ -81,9 +81,11 @@ class CohortActor:
         """Forget the clients."""
         self._host = None
 
-    def round(self, common: Arrays, personal: Arrays, round_number: int) -> tuple[Arrays, CohortReport]:
+    def round(
+        self, common: Arrays, personal: Arrays, round_number: int, score: bool
+    ) -> tuple[Arrays, CohortReport]:
         """Train, evaluate and upload in one call; the upload travels as arrays."""
-        report = self._leased().round(_received(common, personal), round_number)
+        report = self._leased().round(_received(common, personal), round_number, score)
         fields = to_arrays(report.upload.fields)
         return fields, CohortReport(Upload(), report.scores, report.metrics, report.seconds)
 
@@ -116,14 +118,21 @@ def _received(common: Arrays, personal: Arrays) -> Broadcast:
 def assigned_device(gpus: float) -> torch.device:
     """Device from what Ray assigned to this process, never from what happens to be visible.
 
-    Where a GPU share was assigned, this process is kept to that share of the device's memory. A cluster may
-    declare GPUs that do not exist (tests do): then the CPU is used, with a warning.
+    Where a GPU share was assigned, this process is kept to that share of the device's memory.
+
+    Raises:
+        PlacementError: a GPU was assigned that torch does not see. Tests declare GPUs that do not exist; with
+            `FEDATLAS_FAKE_GPUS=1` such a share is accepted and the CPU is used.
     """
     if gpus <= 0:
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        logger.warning("Ray assigned a GPU share of %g, but torch sees no GPU: using the CPU", gpus)
-        return torch.device("cpu")
+        if os.environ.get("FEDATLAS_FAKE_GPUS") == "1":
+            return torch.device("cpu")
+        raise PlacementError(
+            f"Ray assigned a GPU share of {gpus:g}, but torch sees no GPU there: install a CUDA build of "
+            "torch on that node, or set client_gpus=0"
+        )
     if gpus < 1:
         torch.cuda.set_per_process_memory_fraction(gpus)
     return torch.device("cuda")
@@ -175,20 +184,33 @@ class Fleet:
             ),
         }
         remote: Any = ray.remote(CohortActor)
-        handle: ActorHandle[Any] = remote.options(**options).remote(self._gpus)
+        handle: ActorHandle[Any] = remote.options(**options).remote(self._cpus, self._gpus)
         return handle
 
     def actors(self) -> Sequence[ActorHandle[Any]]:
         return tuple(self._actors)
 
     def replace_lost(self) -> Sequence[ActorHandle[Any]]:
+        """The actors, after replacing those that died or hang.
+
+        Raises:
+            PlacementError: a replacement did not start in time.
+        """
         pings: list[Any] = [actor.ready.remote() for actor in self._actors]
         for index, ping in enumerate(pings):
             try:
                 ray.get(ping, timeout=START_SECONDS)
             except (RayActorError, GetTimeoutError):
+                # An actor that hangs still holds the bundle that its replacement needs.
+                ray.kill(self._actors[index])
                 self._actors[index] = self._start(index)
-        ray.get([actor.ready.remote() for actor in self._actors], timeout=START_SECONDS)
+        try:
+            ray.get([actor.ready.remote() for actor in self._actors], timeout=START_SECONDS)
+        except (RayActorError, GetTimeoutError) as error:
+            raise PlacementError(
+                f"a lost client actor could not be replaced within {START_SECONDS:g} s: look for other work "
+                "on the cluster (`ray status`)"
+            ) from error
         return self.actors()
 
     def close(self) -> None:
@@ -212,7 +234,6 @@ class ActorRuntime:
         self._groups = groups
         self._actors = fleet.actors()
         self._job: Job | None = None
-        self.devices: tuple[str, ...] = ()
 
     def setup(self, job: Job) -> None:
         self._job = job
@@ -220,13 +241,13 @@ class ActorRuntime:
         for actor, group in zip(self._actors, self._groups, strict=True):
             graphs = [job.graphs[m] for m in group]
             calls.append(actor.lease.remote(job.algorithm, graphs, job.task, job.precision))
-        self.devices = tuple(_get(calls))
+        _get(calls)
 
-    def round(self, broadcast: Broadcast, round_number: int) -> list[CohortReport]:
+    def round(self, broadcast: Broadcast, round_number: int, score: bool = True) -> list[CohortReport]:
         common = ray.put(to_arrays(broadcast.common))
         results = _get(
             [
-                actor.round.remote(common, self._personal(broadcast, group), round_number)
+                actor.round.remote(common, self._personal(broadcast, group), round_number, score)
                 for actor, group in zip(self._actors, self._groups, strict=True)
             ]
         )

@@ -13,6 +13,7 @@ import ray
 
 from fedatlas.platform.errors import FedatlasError
 from fedatlas.platform.federation.placement import Cluster, NodeResources
+from fedatlas.platform.graphs.store import data_folder
 
 WORKER_ENVIRONMENT = {
     # One thread per process: client processes already use every core, and more threads make each slower.
@@ -21,6 +22,20 @@ WORKER_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 CONNECT_SECONDS = 10.0
+
+
+def worker_environment() -> dict[str, str]:
+    """Environment of every worker: `WORKER_ENVIRONMENT`, and where this process says that data are.
+
+    A worker of a cluster that others started would read other data otherwise, or download them. Its working
+    directory is another, so the folder is made absolute.
+    """
+    out = dict(WORKER_ENVIRONMENT)
+    if os.environ.get("FEDATLAS_DATA"):
+        out["FEDATLAS_DATA"] = str(data_folder())
+    if offline := os.environ.get("FEDATLAS_OFFLINE"):
+        out["FEDATLAS_OFFLINE"] = offline
+    return out
 
 
 @contextmanager
@@ -53,7 +68,7 @@ def connected(cpus: float | None = None, gpus: float | None = None) -> Iterator[
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.WARNING,
-            runtime_env={"env_vars": WORKER_ENVIRONMENT},
+            runtime_env={"env_vars": worker_environment()},
         )
     try:
         yield resources()
@@ -70,7 +85,7 @@ def _join(address: str) -> None:
             address=address,
             log_to_driver=False,
             logging_level=logging.WARNING,
-            runtime_env={"env_vars": WORKER_ENVIRONMENT},
+            runtime_env={"env_vars": worker_environment()},
         )
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         raise FedatlasError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
@@ -46,12 +46,16 @@ class LocalUpdate:
 class Algorithm(ABC, Generic[ServerT, ClientT]):
     """A federated method.
 
-    Subclasses set `name`, `title`, `version`, `uploads` and `downloads`. An instance holds configuration
-    only, so it can travel to every actor. `version` goes up when results change.
+    An instance holds configuration only, so it can travel to every actor.
 
     Attributes:
+        name, title: in commands and in tables.
+        version: goes up when a change alters results.
+        configuration_type: its options with their defaults.
+        default_backbone: network that it uses if nothing else is asked for; None if it has no choice.
         uploads, downloads: field groups that the method may send; others are refused by the runtime.
         note: which reading of the paper this is, where the paper leaves it open; shown under tables.
+        configuration: the options of this instance.
     """
 
     name: ClassVar[str]
@@ -60,6 +64,23 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     uploads: ClassVar[frozenset[str]] = frozenset()
     downloads: ClassVar[frozenset[str]] = frozenset()
     note: ClassVar[str] = ""
+    configuration_type: ClassVar[type[MethodConfiguration]] = MethodConfiguration
+    default_backbone: ClassVar[str | None] = None
+
+    configuration: MethodConfiguration
+
+    @classmethod
+    @abstractmethod
+    def create(cls, configuration: MethodConfiguration, backbone: str | None) -> Self:
+        """An instance with checked options.
+
+        Args:
+            configuration: of `configuration_type`.
+            backbone: name of a network, or None for the default.
+
+        Raises:
+            ConfigurationError: the method cannot use this network, or options contradict each other.
+        """
 
     @abstractmethod
     def init(self, task: Task) -> ServerT:
@@ -102,5 +123,5 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         return {}
 
     def describe(self) -> dict[str, Any]:
-        """Resolved configuration: what is saved with a run and enters its fingerprint."""
-        return {"algorithm": self.name, "version": self.version}
+        """What tables say about the method: at least `backbone` and `aggregation`."""
+        return {"backbone": None, "aggregation": "own"}

@@ -6,7 +6,7 @@ broadcast -> local update on every cohort -> evaluate -> aggregate -> checkpoint
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from fedatlas.platform.federation.host import CohortReport
 from fedatlas.platform.federation.messages import Broadcast, concatenate, undeclared
 from fedatlas.platform.federation.records import RoundRecord, RunResult, summarise
 from fedatlas.platform.federation.runtime import CohortLost, Job, Runtime
-from fedatlas.platform.federation.scores import ClientWeighting, Scores, client_mean
+from fedatlas.platform.federation.scores import ClientWeighting, client_mean
 
 EvaluationPoint = Literal["after_local", "after_aggregate"]
 MAX_RECOVERIES = 3
@@ -96,12 +96,15 @@ class Coordinator:
         """Set the clients up and continue from the checkpoint file if there is one."""
         begin = time.perf_counter()
         self._server = self._algorithm.init(self._job.task)
-        self._runtime.setup(self._job)
         self._committed = Checkpoint(0, states.to_cpu(states.pack(self._server)), None, ())
         path = self._schedule.checkpoint_path
         if path is not None and path.exists():
             self._committed = Checkpoint.load(path)
+        try:
+            self._runtime.setup(self._job)
             self._return_to(self._committed)
+        except CohortLost as error:
+            self._until_done(lambda: None, error)
         self.startup_seconds = time.perf_counter() - begin
 
     def advance(self) -> RoundRecord:
@@ -115,15 +118,23 @@ class Coordinator:
             FedatlasError: cohorts keep dying.
         """
         target = len(self._records)
-        lost: CohortLost | None = None
+
+        def run() -> None:
+            while len(self._records) <= target:
+                self._round(len(self._records))
+
+        self._until_done(run)
+        return self._records[target]
+
+    def _until_done(self, work: Callable[[], None], lost: CohortLost | None = None) -> None:
+        """Do some work; whenever clients are lost, during it or while they are replaced, recover and redo."""
         while True:
             try:
                 if lost is not None:
                     self._recover(lost)
                     lost = None
-                while len(self._records) <= target:
-                    self._round(len(self._records))
-                return self._records[target]
+                work()
+                return
             except CohortLost as error:
                 lost = error
 
@@ -147,14 +158,17 @@ class Coordinator:
         begin = time.perf_counter()
         broadcast = self._broadcast(number)
         sent = time.perf_counter()
-        reports = self._runtime.round(broadcast, number)
+        local = self._schedule.evaluation == "after_local"
+        reports = self._runtime.round(broadcast, number, score=local)
         received = time.perf_counter()
         upload = concatenate([report.upload for report in reports])
         self._server = self._algorithm.aggregate(self._server, upload, number)
         aggregated = time.perf_counter()
-        scores: Sequence[Scores] = [report.scores for report in reports]
-        if self._schedule.evaluation == "after_aggregate":
+        if local:
+            scores = [report.scores for report in reports if report.scores is not None]
+        else:
             scores = self._runtime.evaluate(self._broadcast(number + 1))
+        evaluated = time.perf_counter()
         validation = np.concatenate([score.validation for score in scores])
         test = np.concatenate([score.test for score in scores])
         metrics = {
@@ -177,7 +191,7 @@ class Coordinator:
                     "broadcast": sent - begin,
                     "clients": received - sent,
                     "train": _slowest(reports, "train"),
-                    "evaluate": _slowest(reports, "evaluate"),
+                    "evaluate": _slowest(reports, "evaluate") if local else evaluated - aggregated,
                     "aggregate": aggregated - received,
                     "round": done - begin,
                 },

@@ -25,13 +25,14 @@ class CohortReport:
 
     Attributes:
         upload: fields [k, ...].
-        scores: scores [k] after local training and before aggregation.
+        scores: scores [k] after local training and before aggregation; None if they were not asked for.
         metrics: tracked figures [k] of local training.
-        seconds: wall time of the phases ``train`` and ``evaluate``.
+        seconds: wall time of the phases ``train`` (with what the method computes for its upload) and
+            ``evaluate``.
     """
 
     upload: Upload
-    scores: Scores
+    scores: Scores | None
     metrics: dict[str, np.ndarray] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -59,12 +60,13 @@ class CohortHost:
         self.cohort = stack(graphs, task, precision, device)
         self._client = algorithm.join(self.cohort)
 
-    def round(self, broadcast: Broadcast, round_number: int) -> CohortReport:
+    def round(self, broadcast: Broadcast, round_number: int, score: bool = True) -> CohortReport:
         """Receive, train, evaluate.
 
         Args:
             broadcast: personal fields already cut to the cohort, [k, ...].
             round_number: 0-based.
+            score: whether to evaluate.
 
         Raises:
             NonFiniteError: a loss or an uploaded field is not finite.
@@ -74,7 +76,7 @@ class CohortHost:
         result = self._algorithm.update(self._client, self.cohort, round_number)
         self._check(result.upload, result.metrics, round_number)
         trained = time.perf_counter()
-        scores = self._scores()
+        scores = self._scores() if score else None
         done = time.perf_counter()
         return CohortReport(
             upload=Upload({name: tensor.cpu() for name, tensor in result.upload.fields.items()}),

@@ -176,6 +176,14 @@ def _packed(request: PlacementRequest, cluster: Cluster) -> PlacementPlan:
     if per_actor is None:
         count = max(1, math.floor(max(_free_cpus(request, cluster), 1.0) / request.runs))
         per_actor = math.ceil(request.clients / count)
+        while _spans_gpus(request, cluster, per_actor):
+            per_actor -= 1
+    elif _spans_gpus(request, cluster, per_actor):
+        raise PlacementError(
+            f"clients_per_actor={per_actor} at client_gpus={request.client_gpus:g} needs "
+            f"{per_actor * (request.client_gpus or 0):g} GPUs for one process, which computes on one: use "
+            "fewer clients_per_actor or a smaller client_gpus"
+        )
     groups = contiguous_groups(request.clients, per_actor)
     share = _floor_share(max(_free_cpus(request, cluster), 0.0) / (len(groups) * request.runs))
     cpus = request.client_cpus if request.client_cpus is not None else min(1.0, max(share, SMALLEST_SHARE))
@@ -198,17 +206,18 @@ def _auto(request: PlacementRequest, cluster: Cluster) -> PlacementPlan:
     for count in range(1, request.clients):
         per_actor = math.ceil(request.clients / count)
         share = _gpu_share(request, cluster, per_actor)
-        if share > max(gpus, 1.0):
-            continue  # A process computes on one GPU: it would hold the others idle.
+        if _spans_gpus(request, cluster, per_actor):
+            continue
         groups = contiguous_groups(request.clients, per_actor)
         if _holds(request, cluster, len(groups) * request.runs, cpus, share):
-            short = f"{request.clients} actors need {wanted * cpus:g} CPUs beside the coordinator's"
+            short = _short(request, cluster, wanted, cpus, gpus)
             if len(groups) == 1 and share == 0:
                 return _inline(request, f"{short}, the cluster has {cluster.describe()}")
             reason = _reason("packed", request, groups, cpus, share, cluster)
-            return PlacementPlan("packed", groups, cpus, share, reason)
+            return PlacementPlan("packed", groups, cpus, share, f"{reason} ({short})")
     if gpus == 0 or request.client_gpus is None:
-        return _inline(request, f"no actor fits {cluster.describe()}")
+        short = _short(request, cluster, request.runs, cpus, gpus)
+        return _inline(request, f"no actor fits: {short}, the cluster has {cluster.describe()}")
     raise PlacementError(
         f"{wanted} clients at client_gpus={request.client_gpus:g} need {wanted * request.client_gpus:g} "
         f"GPUs, and an actor {cpus:g} CPUs beside {COORDINATOR_CPUS * request.runs:g} for coordination; "
@@ -236,6 +245,24 @@ def _holds(request: PlacementRequest, cluster: Cluster, actors: int, cpus: float
         actors <= cluster.fits(cpus, gpus, ACTOR_BYTES)
         and actors * cpus <= _free_cpus(request, cluster) + 1e-6
     )
+
+
+def _short(request: PlacementRequest, cluster: Cluster, actors: int, cpus: float, gpus: float) -> str:
+    """What the cluster has too little of for so many actors, in words."""
+    short = []
+    if actors > cluster.fits(cpus, 0, 0) or actors * cpus > _free_cpus(request, cluster) + 1e-6:
+        short.append(f"{actors * cpus:g} CPUs beside the coordinator's")
+    if actors > cluster.fits(0, gpus, 0) and gpus > 0:
+        short.append(f"{actors * gpus:g} GPUs")
+    if actors > cluster.fits(0, 0, ACTOR_BYTES):
+        short.append(f"{actors * ACTOR_BYTES / 1e9:.1f} GB")
+    need = " and ".join(short) or "CPUs, GPUs and memory on the same node"
+    return f"{actors} actor{'s' if actors != 1 else ''} need{'s' if actors == 1 else ''} {need}"
+
+
+def _spans_gpus(request: PlacementRequest, cluster: Cluster, per_actor: int) -> bool:
+    """Whether an actor would hold GPUs idle: a process computes on one, and a client may ask for more."""
+    return _gpu_share(request, cluster, per_actor) > max(_gpu_share(request, cluster, 1), 1.0)
 
 
 def _gpu_share(request: PlacementRequest, cluster: Cluster, per_actor: int) -> float:

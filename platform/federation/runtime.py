@@ -38,8 +38,8 @@ class Runtime(Protocol):
     def setup(self, job: Job) -> None:
         """Make every client join."""
 
-    def round(self, broadcast: Broadcast, round_number: int) -> list[CohortReport]:
-        """One local round on every cohort. Raises `CohortLost` if a host died."""
+    def round(self, broadcast: Broadcast, round_number: int, score: bool = True) -> list[CohortReport]:
+        """One local round on every cohort, scored or not. Raises `CohortLost` if a host died."""
 
     def evaluate(self, broadcast: Broadcast) -> list[Scores]:
         """Scores after receiving a broadcast."""
@@ -87,9 +87,9 @@ class InlineRuntime:
             for group in self._groups
         ]
 
-    def round(self, broadcast: Broadcast, round_number: int) -> list[CohortReport]:
+    def round(self, broadcast: Broadcast, round_number: int, score: bool = True) -> list[CohortReport]:
         return [
-            host.round(broadcast.for_clients(group), round_number)
+            host.round(broadcast.for_clients(group), round_number, score)
             for host, group in zip(self._hosts, self._groups, strict=True)
         ]
 

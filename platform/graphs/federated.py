@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from fedatlas.platform.errors import PartitionError, unknown_name
+from fedatlas.platform.errors import ConfigurationError, PartitionError, unknown_name
 from fedatlas.platform.graphs.catalog import entry
 from fedatlas.platform.graphs.graph import Array, ClientGraph, FederatedGraph, Graph, Split
 from fedatlas.platform.graphs.loading import load
@@ -91,12 +91,23 @@ def build(scenario: Scenario) -> FederatedGraph:
     return _permuted(federated, scenario.seed) if scenario.client_features == "permuted" else federated
 
 
+def concrete(scenario: Scenario) -> dict[str, object]:
+    """What the scenario leaves to the data set: `features`, `train_fraction` and `test_fraction`.
+
+    Raises:
+        ConfigurationError: the data set does not exist, or settings contradict each other.
+    """
+    if scenario.uncut and scenario.client_features != "same":
+        raise ConfigurationError(
+            "uncut=true holds the whole graph in one client: client_features must be 'same'"
+        )
+    train, test = _fractions(scenario)
+    return {"features": _scaling(scenario), "train_fraction": train, "test_fraction": test}
+
+
 def preprocess(scenario: Scenario) -> Graph:
     """Whole graph that a scenario divides: the clients' node ids refer to it."""
-    mode = scenario.features
-    if mode == "default":
-        mode = "row" if entry(scenario.dataset).row_normalise else "none"
-    return scale_features(_whole(scenario.dataset, scenario.component), mode)
+    return scale_features(_whole(scenario.dataset, scenario.component), _scaling(scenario))
 
 
 def divide(
@@ -187,6 +198,12 @@ def _incident(starts: Array, nodes: Array) -> Array:
     counts = starts[nodes + 1] - starts[nodes]
     offsets = starts[nodes] - (np.cumsum(counts) - counts)
     return np.repeat(offsets, counts) + np.arange(counts.sum())
+
+
+def _scaling(scenario: Scenario) -> Scaling:
+    if scenario.features != "default":
+        return scenario.features
+    return "row" if entry(scenario.dataset).row_normalise else "none"
 
 
 def _fractions(scenario: Scenario) -> tuple[float, float]:

@@ -47,6 +47,12 @@ def is_local(uri: str) -> bool:
     return uri.startswith("sqlite:")
 
 
+def store_exists(uri: str) -> bool:
+    """Whether a store can be opened without making its file; a server or a database is taken to be there."""
+    path = uri.removeprefix("sqlite:///").partition("?")[0]
+    return not is_local(uri) or Path(path).is_file()
+
+
 def redacted(text: str) -> str:
     """The text without user names, passwords and secret query values in its addresses.
 

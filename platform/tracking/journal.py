@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from fedatlas.platform.errors import FedatlasError, TrackingError
+from fedatlas.platform.errors import FedatlasError
 from fedatlas.platform.tracking.destination import results_folder
 from fedatlas.platform.tracking.operations import OpenRun, Operation, from_plain, to_plain
 from fedatlas.platform.tracking.store import Store
@@ -24,13 +25,34 @@ def _path(run: str) -> Path:
     return journal_folder() / f"{run}.jsonl"
 
 
+@contextmanager
+def _locked(path: Path) -> Iterator[IO[bytes]]:
+    """An open file, made if needed, that no other process writes or removes meanwhile."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with path.open("ab+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                current = os.path.samestat(os.fstat(file.fileno()), path.stat())
+            except FileNotFoundError:
+                current = False
+            # `sync` may have removed the file while this waited: a line written to it would be lost.
+            if current:
+                yield file
+                return
+
+
 def append(operation: Operation) -> None:
     """Add an operation to its run's journal and flush it to disk, in place of a last line cut off."""
     path = _path(operation.run)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
+    with _locked(path) as file:
         file.seek(0)
         written = file.read()
+        if not written:
+            # Left by a push that was interrupted after it had removed the journal.
+            _progress(path).unlink(missing_ok=True)
         if not written.endswith(b"\n"):
             file.truncate(written.rfind(b"\n") + 1)
         file.write(json.dumps(to_plain(operation)).encode() + b"\n")
@@ -45,15 +67,12 @@ def pending() -> list[Path]:
 
 
 def read(path: Path) -> list[Operation]:
-    """Operations of a journal; a last line cut off by a crash is left out."""
+    """Operations of a journal; a last line without its end, cut off by a crash, is left out."""
     operations: list[Operation] = []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines):
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1]):
         try:
             operations.append(from_plain(json.loads(line)))
         except (ValueError, KeyError, TypeError) as error:
-            if number + 1 == len(lines):
-                break
             raise FedatlasError(f"journal {path} line {number + 1} cannot be read: {error}") from error
     return operations
 
@@ -69,10 +88,17 @@ class SyncReport:
 def sync(store: Store, progress: Callable[[str], None] = lambda text: None) -> SyncReport:
     """Push all journals to the store; a journal that was pushed is removed.
 
+    Runs may go on writing meanwhile. A second `sync` waits for the first.
+
     Args:
         store: where to.
         progress: told the name of each run pushed.
     """
+    with _locked(journal_folder() / "sync.lock"):
+        return _sync(store, progress)
+
+
+def _sync(store: Store, progress: Callable[[str], None]) -> SyncReport:
     pushed = 0
     failed: list[str] = []
     known = _known_ids()
@@ -87,22 +113,29 @@ def sync(store: Store, progress: Callable[[str], None] = lambda text: None) -> S
     # Runs that were opened in the journal come before those that name them as their parent.
     contents.sort(key=lambda item: any(isinstance(op, OpenRun) and op.parent is not None for op in item[1]))
     for path, operations in contents:
-        if not operations:
-            path.unlink()
-            continue
-        done = path.with_suffix(".progress")
         try:
-            _push(store, operations, done)
-        except TrackingError as error:
+            _push(store, operations, _progress(path))
+            with _locked(path):
+                # Usually nothing is left: the run that writes here waits for these few lines only.
+                operations = read(path)
+                _push(store, operations, _progress(path))
+                if operations:
+                    known[operations[0].run] = store.run_id(operations[0].run)
+                    _write(_ids_path(), known)
+                path.unlink()
+                _progress(path).unlink(missing_ok=True)
+        except FedatlasError as error:
             failed.append(f"{path.stem}: {error}")
             continue
-        known[operations[0].run] = store.run_id(operations[0].run)
-        _write(_ids_path(), known)
-        path.unlink()
-        done.unlink(missing_ok=True)
-        pushed += 1
-        progress(path.stem)
+        if operations:
+            pushed += 1
+            progress(path.stem)
     return SyncReport(pushed, tuple(failed))
+
+
+def _progress(path: Path) -> Path:
+    """Where it is noted how much of a journal has been pushed."""
+    return path.with_suffix(".progress")
 
 
 def _push(store: Store, operations: list[Operation], done: Path) -> None:

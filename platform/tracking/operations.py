@@ -9,6 +9,7 @@ from typing import Any, Literal
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 FINGERPRINT_TAG = "fedatlas.fingerprint"
+IDENTITY_TAG = "fedatlas.identity"
 STUDY_TAG = "fedatlas.study"
 KIND_TAG = "fedatlas.kind"
 RUN_TAG = "fedatlas.run"

@@ -27,6 +27,7 @@ PARAMS = {
     "epochs": int,
 }
 TAGS = (
+    "identity",
     "data_kind",
     "data_sha256",
     "partition_sha256",
@@ -53,7 +54,7 @@ SUMMARY = (
 
 
 def trials(store: Store, experiment: str) -> pd.DataFrame:
-    """One row per trial of an experiment, the newest run of each fingerprint.
+    """One row per trial of an experiment: of each fingerprint the newest finished run, else the newest.
 
     Columns: `run_id`, `parent_id`, `fingerprint`, `status` (MLflow's), the keys of `PARAMS`, `TAGS` and
     `SUMMARY` (scores in [0, 1], seconds, bytes; missing values where a trial has not finished), and `params`,
@@ -61,13 +62,13 @@ def trials(store: Store, experiment: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows: list[dict[str, Any]] = []
-    seen: set[str] = set()
+    chosen: dict[str, Any] = {}
     for run in store.runs(experiment, f"tags.`{KIND_TAG}` = 'trial'"):
         fingerprint = run.data.tags.get(FINGERPRINT_TAG, "")
-        if fingerprint not in seen:
-            seen.add(fingerprint)
-            rows.append(_row(run, fingerprint))
+        before = chosen.setdefault(fingerprint, run)
+        if before.info.status != "FINISHED" and run.info.status == "FINISHED":
+            chosen[fingerprint] = run
+    rows = [_row(run, fingerprint) for fingerprint, run in chosen.items()]
     columns = ["run_id", "parent_id", "fingerprint", "status", *PARAMS, *TAGS, *SUMMARY, "params"]
     return pd.DataFrame(rows, columns=columns)
 

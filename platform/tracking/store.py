@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,6 @@ from fedatlas.platform.tracking.destination import (
     tracking_uri,
 )
 from fedatlas.platform.tracking.operations import (
-    FINGERPRINT_TAG,
     PARENT_TAG,
     RUN_TAG,
     CloseRun,
@@ -128,14 +127,24 @@ class Store:
         """Continue an existing run under a local name."""
         self._ids[run] = run_id
 
-    def resume(self, run: str, run_id: str) -> None:
+    def resume(self, run: str, run_id: str, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Continue an existing run under a local name and mark it running.
+
+        Args:
+            run: local name from now on.
+            run_id: MLflow id.
+            params: logged where the run lacks them: it may have died before it had any, and MLflow refuses
+                other values.
+            tags: replace those of the same keys.
 
         Raises:
             TrackingError: the store refused it or could not be reached.
         """
         self.adopt(run, run_id)
         try:
+            known = self._client.get_run(run_id).data.params
+            self._params(run_id, {key: value for key, value in params.items() if key not in known})
+            self._tags(run_id, tags)
             self._client.update_run(run_id, status="RUNNING")
         except Exception as error:
             raise self._failure("refused to continue a run", error) from error
@@ -186,13 +195,7 @@ class Store:
             if not token:
                 return
 
-    def with_fingerprint(self, experiment: str, fingerprint: str) -> list[Any]:
-        """Runs of a trial, newest first."""
-        return list(self.runs(experiment, f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'"))
-
     def _open(self, operation: OpenRun) -> None:
-        from mlflow.entities import Param
-
         experiment = self.experiment_id(operation.experiment)
         # The operation comes a second time if the store or `sync` died half-way through it.
         begun = self._client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{operation.run}'", max_results=1)
@@ -206,10 +209,19 @@ class Store:
             run = self._client.create_run(
                 experiment, start_time=operation.time, tags=tags, run_name=operation.name
             )
-        params = iter(Param(key, value[:PARAM_LENGTH]) for key, value in operation.params.items())
-        while batch := list(islice(params, PARAMS_PER_BATCH)):
-            self._client.log_batch(run.info.run_id, params=batch)
+        self._params(run.info.run_id, operation.params)
         self._ids[operation.run] = run.info.run_id
+
+    def _params(self, run_id: str, params: Mapping[str, str]) -> None:
+        from mlflow.entities import Param
+
+        waiting = iter(Param(key, value[:PARAM_LENGTH]) for key, value in params.items())
+        while batch := list(islice(waiting, PARAMS_PER_BATCH)):
+            self._client.log_batch(run_id, params=batch)
+
+    def _tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        for key, value in tags.items():
+            self._client.set_tag(run_id, key, value[:TAG_LENGTH])
 
     def _points(self, operation: LogPoints) -> None:
         from mlflow.entities import Metric
@@ -220,8 +232,7 @@ class Store:
 
     def _close(self, operation: CloseRun) -> None:
         run_id = self.run_id(operation.run)
-        for key, value in operation.tags.items():
-            self._client.set_tag(run_id, key, value[:TAG_LENGTH])
+        self._tags(run_id, operation.tags)
         self._client.set_terminated(run_id, status=operation.status, end_time=operation.time)
 
     def _failure(self, what: str, error: Exception) -> TrackingError:

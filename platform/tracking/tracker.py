@@ -11,6 +11,7 @@ from typing import Any
 
 from fedatlas.platform.errors import TrackingError
 from fedatlas.platform.tracking import journal
+from fedatlas.platform.tracking.destination import tracking_uri
 from fedatlas.platform.tracking.operations import (
     CloseRun,
     LogFile,
@@ -36,21 +37,21 @@ class Tracker:
     Args:
         warn: told once, in words, when the store cannot be used.
         uri: tracking URI; None for the configured one.
+
+    Attributes:
+        uri: tracking URI.
+        store: None once results go to the journal.
     """
 
     def __init__(self, warn: Callable[[str], None], uri: str | None = None) -> None:
         self._warn = warn
+        self.uri = uri or tracking_uri()
         self.store: Store | None = None
         self._lost: Store | None = None
         try:
-            self.store = Store(uri)
+            self.store = Store(self.uri)
         except TrackingError as error:
             self._give_up(error)
-
-    @property
-    def journaling(self) -> bool:
-        """Whether results go to the local journal."""
-        return self.store is None
 
     def open(
         self,
@@ -59,20 +60,20 @@ class Tracker:
         params: Mapping[str, Any],
         tags: Mapping[str, str],
         parent: str | None = None,
+        run: str | None = None,
     ) -> str:
-        """Start a run and return its local name."""
-        run = new_run_name()
-        text = {key: str(value) for key, value in params.items()}
-        self._emit(OpenRun(run, experiment, name, parent, text, dict(tags), _now()))
+        """Start a run and return its local name: `run`, by default a new one."""
+        run = run or new_run_name()
+        self._emit(OpenRun(run, experiment, name, parent, _texts(params), dict(tags), _now()))
         return run
 
-    def resume(self, run_id: str) -> str:
-        """Continue an existing run of the store and return its local name."""
+    def resume(self, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+        """Continue an existing run of the store, with parameters it lacks and new tags; its local name."""
         if self.store is None:
             return run_id
         run = new_run_name()
         try:
-            self.store.resume(run, run_id)
+            self.store.resume(run, run_id, _texts(params), tags)
         except TrackingError as error:
             self._lose(error)
         return run
@@ -131,6 +132,10 @@ class Tracker:
             f"{error}\nResults go to the journal {journal.journal_folder()}; push them later with "
             "`fedatlas sync`."
         )
+
+
+def _texts(params: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in params.items()}
 
 
 def _now() -> int:

@@ -27,6 +27,7 @@ def run_summary(values: dict[str, Any]) -> Table:
     table.add_column()
     metric = "AUC" if values["metric"] == "auc" else "accuracy"
     seconds, startup = values["seconds_per_round"], values["startup_seconds"]
+    pace = "undefined" if seconds is None else f"{seconds:.4f}"
     rows = {
         "experiment": f"{values['label']} on {values['dataset']} ({values['data_kind']}), "
         f"{values['partition']} with {values['clients']} clients, seed {values['seed']}",
@@ -34,7 +35,7 @@ def run_summary(values: dict[str, Any]) -> Table:
         f"(best validation, {_percent(values['val_score'])})",
         "last round": _percent(values["last_test_score"]),
         "worst tenth of clients": _percent(values["worst_decile_test_score"]),
-        "seconds per round": f"{seconds:.4f} (start-up {startup:.2f} s)",
+        "seconds per round": f"{pace} (start-up {startup:.2f} s)",
         "sent per round": f"{values['uplink_bytes_per_round'] / MEGABYTE:.3f} MB up, "
         f"{values['downlink_bytes_per_round'] / MEGABYTE:.3f} MB down",
         "run id": str(values["run_id"] or "not tracked"),
@@ -46,8 +47,8 @@ def run_summary(values: dict[str, Any]) -> Table:
     return table
 
 
-def _percent(score: float) -> str:
-    return f"{100 * score:.2f} %"
+def _percent(score: float | None) -> str:
+    return "undefined" if score is None else f"{100 * score:.2f} %"
 
 
 def print_preflight(console: Console, study: str, found: Preflight) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -70,7 +71,7 @@ def sweep(
     if tracking:
         _print_results(console, study, report)
         uri = redacted(tracking_uri())
-        where = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
+        where = uri if uri.startswith("http") else f"{_mlflow()} ui --backend-store-uri {shlex.quote(uri)}"
         console.print(f"MLflow UI: {where}", highlight=False, soft_wrap=True)
     if outcome.interrupted:
         console.print(STOPPED, highlight=False)

@@ -114,8 +114,8 @@ class Dying(InlineRuntime):
         self.left = list(rounds)
         self.recoveries = 0
 
-    def round(self, broadcast, round_number):
-        reports = super().round(broadcast, round_number)
+    def round(self, broadcast, round_number, score=True):
+        reports = super().round(broadcast, round_number, score)
         if round_number in self.left:
             self.left.remove(round_number)
             raise CohortLost("killed by the test")
@@ -234,12 +234,22 @@ def test_traffic_of_weights(make_federation, make_method, run, name):
 @every_method
 def test_description_is_complete_and_plain(make_method, name):
     method = make_method(name, **settings(name))
-    described = method.describe()
-    assert described["algorithm"] == name == method.name
-    assert described["version"] >= 1
-    assert described["backbone"] == method.default_backbone
-    options = {key: described[key] for key in type(method.configuration).model_fields}
-    assert validate(name, options) == method.configuration
+    assert method.name == name
+    assert method.version >= 1
+    assert method.describe()["backbone"] == method.default_backbone
+    assert validate(name, method.configuration.model_dump(mode="json")) == method.configuration
+
+
+@pytest.mark.parametrize("option", [{"propagation": 2}, {"second_hop_limit": 8}], ids=str)
+def test_an_option_of_another_network_is_refused(option):
+    with pytest.raises(ConfigurationError, match=r"has no meaning for gcn: it belongs to backbone=h2gcn"):
+        create("fedavg", "gcn", option)
+    assert create("fedavg", "h2gcn", option).describe()["backbone"] == "h2gcn"
+
+
+def test_fedgmc_refuses_a_network_without_rings_before_anything_starts():
+    with pytest.raises(ConfigurationError, match="use backbone=h2gcn"):
+        create("fedgmc", "gcn")
 
 
 # Configuration

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,36 +10,58 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from fedatlas.algorithms.presets import preset
+from fedatlas.algorithms.registry import ALGORITHMS
+from fedatlas.platform.graphs.catalog import entry
+from fedatlas.platform.tracking.reading import PARAMS, SUMMARY, TAGS
 from fedatlas.platform.tracking.store import Store
 from fedatlas.platform.tracking.tracker import Tracker
 
 HOSTILE = "<script>alert('x')</script>"
-METHODS = {"fedavg": "FedAvg", "fedgmc": "FedGMC", "local": "Local"}
+
+
+def tracked_options(algorithm: str, dataset: str) -> dict[str, Any]:
+    """A method's options with its presets, named as they are tracked."""
+    kind = ALGORITHMS[algorithm].configuration_type
+    tuned = {key: value for key, value in preset(algorithm, dataset).items() if key in kind.model_fields}
+    return {f"method.{key}": value for key, value in kind(**tuned).model_dump(mode="json").items()}
 
 
 def trial_record(algorithm: str = "fedavg", test: float | None = 0.8, **changes: Any) -> dict[str, Any]:
-    """Params, tags and summary of one trial, flat. `changes` replace a value or add a `method.` parameter."""
+    """Params, tags and summary of one trial, by default on Cora, as the protocol and the presets have it.
+
+    `changes` replace a value; ``method_lr`` is the parameter ``method.lr``.
+    """
+    dataset = str(changes.get("dataset", "cora"))
+    options, tuned, published = (
+        tracked_options(algorithm, dataset),
+        preset(algorithm, dataset),
+        entry(dataset),
+    )
     record: dict[str, Any] = {
         "params": {
             "dataset": "cora",
             "partition": "metis",
             "clients": 10,
             "algorithm": algorithm,
-            "backbone": "gcn",
-            "aggregation": "fedavg",
-            "label": METHODS[algorithm],
+            "backbone": ALGORITHMS[algorithm].default_backbone,
+            "aggregation": options["method.aggregation"],
+            "label": ALGORITHMS[algorithm].title,
             "seed": 0,
-            "rounds": 100,
-            "epochs": 1,
-            "features": "default",
+            "rounds": tuned.get("rounds", published.rounds),
+            "epochs": tuned.get("epochs", published.epochs),
+            "features": tuned.get("features", "row" if published.row_normalise else "none"),
             "component": "largest",
-            "train_fraction": None,
-            "test_fraction": None,
+            "train_fraction": 0.2,
+            "test_fraction": 0.4,
             "partition_seed": 0,
+            "client_features": "same",
+            "uncut": False,
             "evaluation": "after_local",
             "weighting": "uniform",
             "precision": "float32",
-            "method.lr": 0.01,
+            **options,
+            "method.epochs": tuned.get("epochs", published.epochs),
         },
         "tags": {
             "data_kind": "real",
@@ -64,34 +87,27 @@ def trial_record(algorithm: str = "fedavg", test: float | None = 0.8, **changes:
         if key == "status":
             record["status"] = value
         else:
-            record[home][key.replace("method_lr", "method.lr")] = value
+            name = key.replace("method_", "method.", 1) if home == "params" else key
+            record[home][name] = value
     return record
 
 
 def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The records as `reading.trials` would return them, without a store."""
-    import json
-
     rows = []
     for number, record in enumerate(records):
         params = {key: str(value) for key, value in record["params"].items()}
-        columns = {key: record["params"][key] for key in ("dataset", "partition", "algorithm", "label")}
-        numbers = {key: int(params[key]) for key in ("clients", "seed", "rounds", "epochs")}
-        texts = {key: params[key] for key in ("backbone", "aggregation")}
         rows.append(
             {
                 "run_id": f"run{number}",
                 "status": record["status"],
-                "error": None,
-                **columns,
-                **numbers,
-                **texts,
+                **{key: kind(params[key]) for key, kind in PARAMS.items() if key in params},
                 **record["tags"],
                 **record["summary"],
                 "params": json.dumps(params, sort_keys=True),
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["run_id", "status", *PARAMS, *TAGS, *SUMMARY, "params"])
 
 
 def write_trials(experiment: str, records: Sequence[Mapping[str, Any]], folder: Path) -> Store:

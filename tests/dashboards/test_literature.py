@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
+import pandas as pd
 import pytest
 
 from fedatlas.algorithms.registry import ALGORITHMS
-from fedatlas.dashboards.literature import Published, published, published_table
-from fedatlas.platform.errors import ConfigurationError
+from fedatlas.dashboards.literature import MAIN_TABLES, Published, published
 from fedatlas.platform.graphs.catalog import entry, names
 from fedatlas.platform.graphs.partition import MODES
+
+
+def table_of(name: str) -> pd.DataFrame:
+    return pd.read_csv(str(files("fedatlas.dashboards.published").joinpath(name)))
 
 
 def test_a_figure_is_the_line_of_the_file() -> None:
     assert published("cora", "metis", 10, "fedgmc") == Published(83.65, 0.16)
     assert published("cora", "metis-overlap", 10, "fedavg") == Published(76.48, 0.36)
-    assert published("cora", "metis", 5, "fedavg", paper="fedaux") == Published(74.45, 5.64)
+
+
+def test_every_line_of_the_file_is_a_figure() -> None:
+    for row in table_of(MAIN_TABLES).to_dict("records"):
+        figure = published(row["dataset"], row["partition"], row["clients"], row["method"])
+        assert figure == Published(row["value"], None if pd.isna(row["std"]) else row["std"])
 
 
 def test_what_was_not_published_has_no_figure() -> None:
@@ -23,22 +34,9 @@ def test_what_was_not_published_has_no_figure() -> None:
     assert published("cora", "metis", 10, "fedopt") is None
 
 
-def test_a_lower_bound_is_not_a_figure() -> None:
-    table = published_table("fedaux")
-    assert table["lower_bound"].sum() == 3
-    assert published("ogbn-arxiv", "metis", 5, "fedaux", paper="fedaux") is None
-
-
-def test_a_missing_deviation_is_none() -> None:
-    table = published_table("fedaux")
-    row = table[table["std"].isna() & ~table["lower_bound"]].iloc[0]
-    figure = published(row["dataset"], row["partition"], int(row["clients"]), row["method"], paper="fedaux")
-    assert figure == Published(float(row["value"]), None)
-
-
-@pytest.mark.parametrize("paper", ["fedgmc", "fedaux"])
-def test_tables_use_the_names_and_metrics_of_the_catalog(paper: str) -> None:
-    table = published_table(paper)
+@pytest.mark.parametrize("name", [MAIN_TABLES, "fedaux-main.csv"])
+def test_tables_use_the_names_and_metrics_of_the_catalog(name: str) -> None:
+    table = table_of(name)
     assert set(table["dataset"]) <= set(names())
     assert set(table["partition"]) <= set(MODES)
     assert {
@@ -48,11 +46,6 @@ def test_tables_use_the_names_and_metrics_of_the_catalog(paper: str) -> None:
 
 
 def test_our_methods_of_the_paper_have_all_its_scenarios() -> None:
-    table = published_table()
+    table = table_of(MAIN_TABLES)
     assert {"local", "fedavg", "fedper", "fedgmc"} <= set(ALGORITHMS)
     assert table.groupby("method").size().loc[["local", "fedavg", "fedper", "fedgmc"]].nunique() == 1
-
-
-def test_an_unknown_paper_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="unknown paper 'fedgcm': did you mean fedgmc"):
-        published_table("fedgcm")

@@ -147,6 +147,27 @@ def test_trials_without_rounds_are_named(write: Write, results: Path) -> None:
     assert text.count(run.info.run_id) == 2
 
 
+def test_trials_killed_before_their_parameters_are_listed_as_unknown(write: Write, results: Path) -> None:
+    lost = [trial_record("fedavg", 0.8, status=status) for status in ("KILLED", "FAILED", "FINISHED")]
+    for each in lost:
+        each["params"] = {}
+    lost[1]["tags"]["error"] = "DataError: no file"
+    store = write("cut", [trial_record("fedavg", 0.7), *lost])
+    page = Page(write_report(store, "cut", results / "cut.html").read_text(encoding="utf-8"))
+    failed = sorted(row[3:5] for row in page.rows if row[:3] == ["(unknown)"] * 3)
+    reason = "its parameters were not tracked"
+    assert failed == [["failed", "DataError: no file"], ["finished", reason], ["killed", reason]]
+    assert page.row("FedAvg")[1].startswith("70.00 n = 1;")
+
+
+def test_a_sweep_of_trials_without_parameters_has_no_report(write: Write, results: Path) -> None:
+    lost = trial_record("fedavg", None, status="KILLED")
+    lost["params"] = {}
+    store = write("all cut", [lost])
+    with pytest.raises(FedatlasError, match=r"no finished trial with a test score \(1 killed\)"):
+        write_report(store, "all cut", results / "all-cut.html")
+
+
 def test_a_sweep_without_results_is_an_error_that_says_why(write: Write, results: Path) -> None:
     store = write("broken", [trial_record("fedavg", None, status="FAILED", error="DataError: no file\nmore")])
     with pytest.raises(FedatlasError, match=r"'broken' has no finished .*1 failed.*DataError: no file; run"):

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from fedatlas.platform.federation.cluster import connected
+from fedatlas.platform.federation.records import RoundRecord
 
 SMALL: dict[str, Any] = {
     "description": "A study for tests.",
@@ -21,6 +22,23 @@ SMALL: dict[str, Any] = {
     "settings": {"placement": "inline"},
 }
 """Four short trials on the embedded data set."""
+
+
+def two_rounds() -> list[RoundRecord]:
+    """Records of a run of three clients as a coordinator leaves them."""
+    return [
+        RoundRecord(
+            round=number,
+            validation=0.5,
+            test=0.4,
+            client_validation=(0.4, 0.5, 0.6),
+            client_test=(0.3, 0.4, 0.5),
+            uplink={"weights": 30},
+            downlink={"weights": 30},
+            seconds={"train": 0.2, "round": 0.3},
+        )
+        for number in (0, 1)
+    ]
 
 
 @pytest.fixture

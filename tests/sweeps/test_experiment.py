@@ -12,7 +12,7 @@ from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.graphs.catalog import entry
 from fedatlas.sweeps import experiment as module
-from fedatlas.sweeps.experiment import EXECUTION_FIELDS, NEUTRAL, Experiment, Resolved, experiment, resolve
+from fedatlas.sweeps.experiment import EXECUTION_FIELDS, Experiment, Resolved, experiment, resolve
 
 GIVEN: dict[str, Any] = {"dataset": "minesweeper", "clients": 3, "algorithm": "fedavg"}
 
@@ -63,7 +63,7 @@ def test_every_shipped_preset_is_valid(algorithm: str, dataset: str) -> None:
         ({"round": 3}, "configuration key 'round': did you mean rounds"),
         ({"options": {"hiden": 3}}, "option of fedavg 'hiden': did you mean hidden"),
         ({"options": {"lr": "fast"}}, "lr='fast'"),
-        ({"options": {"rounds": 3}}, "rounds belongs to the experiment"),
+        ({"options": {"rounds": 3}}, "rounds is a setting of the experiment"),
         ({"clients": 0}, "clients=0"),
         ({"clients": "many"}, "clients='many'"),
         ({"rounds": 0}, "rounds=0"),
@@ -129,9 +129,23 @@ def test_the_fingerprint_changes_with_everything_that_decides_the_numbers() -> N
 
 
 def test_every_key_is_identity_or_execution() -> None:
-    neutral = {**NEUTRAL, "label": None}
-    identity = {*resolved().identity(), *neutral} - {"method_version"}
-    assert identity == set(Experiment.model_fields) - set(EXECUTION_FIELDS)
+    versions = {"method_version", "protocol_version", "metis"}
+    identity = set(resolved().identity()) - versions
+    assert identity == set(Experiment.model_fields) - set(EXECUTION_FIELDS) - {"label"}
+
+
+def test_what_a_data_set_decides_is_part_of_the_identity() -> None:
+    full = resolved().experiment
+    assert (full.features, full.train_fraction, full.test_fraction) == ("none", 0.2, 0.4)
+    assert resolved(features="none").fingerprint("data") == resolved().fingerprint("data")
+    assert resolved(dataset="cora").experiment.features == "row"
+    assert "metis" in resolved().identity()
+    assert "metis" not in resolved(partition="random").identity()
+
+
+def test_the_uncut_reference_has_one_feature_order() -> None:
+    with pytest.raises(ConfigurationError, match="client_features must be 'same'"):
+        resolved(uncut=True, client_features="permuted")
 
 
 def test_params_are_flat_and_leave_execution_out() -> None:

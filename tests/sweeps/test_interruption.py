@@ -40,7 +40,7 @@ def start(study: str, results: Path) -> subprocess.Popen[str]:
 
 def wait_for_checkpoint(process: subprocess.Popen[str], results: Path) -> Path:
     end = time.monotonic() + SECONDS
-    while not (found := list((results / "checkpoints").glob("*.pt"))):
+    while not (found := list((results / "checkpoints").glob("stopped/*.pt"))):
         assert process.poll() is None, process.stdout and process.stdout.read()
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -123,4 +123,4 @@ def test_a_stopped_sweep_goes_on_from_its_checkpoint(
     # The wall times of the rounds before the checkpoint are those of the process that was stopped.
     kept = [record.seconds["round"] for record in checkpoint.records]
     assert any(table["time/round_seconds"].tolist()[: len(kept)] == kept for table in tables.values())
-    assert not list((results / "checkpoints").glob("*"))
+    assert not list((results / "checkpoints").glob("*/*"))

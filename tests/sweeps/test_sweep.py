@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,14 @@ import pytest
 import ray
 
 from fedatlas.platform.errors import FedatlasError
+from fedatlas.platform.federation.actors import Fleet
+from fedatlas.platform.federation.cluster import resources
 from fedatlas.platform.tracking import journal, reading
 from fedatlas.platform.tracking.store import Store
-from fedatlas.sweeps import Study, run
-from fedatlas.sweeps.driver import StudyOutcome, alone
+from fedatlas.sweeps import Study, preflight, run
+from fedatlas.sweeps.driver import StudyOutcome, alone, run_study
+from fedatlas.sweeps.execution import checkpoint_path
+from fedatlas.sweeps.trial import FederatedTrial, FleetBroker
 
 pytestmark = pytest.mark.ray
 
@@ -59,7 +65,7 @@ def test_a_sweep_tracks_its_trials_and_does_each_once(
         names = {item.path for item in store.client.list_artifacts(run_id)}
         assert names == {"rounds.parquet", "clients.parquet", "configuration.yaml", "placement.txt"}
     assert list((results / "tune").iterdir()) == []
-    assert not list(results.glob("checkpoints/*"))
+    assert not list(results.glob("checkpoints/*/*"))
 
     # A trial is the same experiment as a run of its own.
     [fedavg] = trials[(trials["algorithm"] == "fedavg") & (trials["seed"] == 1)].to_dict("records")
@@ -145,6 +151,59 @@ def preflight_todo(path: str) -> list[Any]:
     found: list[Any] = []
     quiet(Study(path), dry_run=True, before=lambda preflight: found.extend(preflight.todo))
     return found
+
+
+def test_a_trial_on_other_data_than_planned_fails(small_ray: None, results: Path, write_study: Write) -> None:
+    """A node whose data folder holds something else must not add its numbers to the study."""
+    study = Study(write_study("elsewhere", methods=["local"], seeds=2))
+    found = preflight.check(study.experiments, resources(), study.name, uri=None, tracking=None)
+    (first, placed), second = found.todo
+    other = replace(first, data_sha256="0" * 64)
+    outcome = run_study(study.name, replace(found, todo=((other, placed), second)), None)
+    assert len(outcome.finished) == 1
+    [error] = outcome.failed.values()
+    assert "minesweeper on node" in error
+    for words in ("0" * 64, first.data_sha256, "FEDATLAS_DATA must name the same data on every node"):
+        assert words in error
+
+
+def test_a_fleet_that_is_given_back_keeps_no_data(small_ray: None, results: Path, write_study: Write) -> None:
+    study = Study(write_study("kept", settings={"placement": "packed"}, methods=["local"], seeds=1))
+    found = preflight.check(study.experiments, resources(), study.name, uri=None, tracking=None)
+    [(work, placed)] = found.todo
+    fleet = Fleet(placed)
+    broker = ray.remote(FleetBroker).options(num_cpus=0).remote([fleet])
+    try:
+        trial = FederatedTrial({"position": 0})
+        trial.setup({"position": 0}, found.todo, [checkpoint_path(study.name, work.fingerprint)], broker)
+        while not (report := trial.step())["done"]:
+            pass
+        assert report["error"] == ""
+        [actor] = fleet.actors()
+        with pytest.raises(RuntimeError, match="the actor has no clients"):
+            ray.get(actor.state.remote())
+        # A fleet whose actors died is given back all the same.
+        trial.reset_config({"position": 0})
+        trial._start()
+        ray.kill(actor)
+        trial.cleanup()
+        assert ray.get(broker.lease.remote(7)).actors()
+    finally:
+        ray.kill(broker)
+        fleet.close()
+    nothing_is_left()
+
+
+def test_the_command_for_the_ui_works_where_no_environment_is_activated(
+    small_ray: None, results: Path, write_study: Write, fedatlas: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(results))
+    code, printed = fedatlas("sweep", write_study("shown", methods=["local"], seeds=1, rounds=1))
+    assert code == 0
+    [line] = [line for line in printed.splitlines() if line.startswith("MLflow UI: ")]
+    command, *words = shlex.split(line.removeprefix("MLflow UI: "))
+    assert words == ["ui", "--backend-store-uri", f"sqlite:///{results / 'mlflow.db'}"]
+    assert os.access(command, os.X_OK)
 
 
 def test_missing_data_stop_a_sweep_unless_only_the_rest_is_wanted(

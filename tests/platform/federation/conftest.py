@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.platform.federation.cohort import Cohort, Task
-from fedatlas.platform.federation.contract import Algorithm, LocalUpdate
+from fedatlas.platform.federation.contract import Algorithm, LocalUpdate, MethodConfiguration
 from fedatlas.platform.federation.messages import Broadcast, Upload
 from fedatlas.platform.federation.runtime import Job
 from fedatlas.platform.federation.state import transient
@@ -99,6 +99,10 @@ class Counting(Algorithm[CountingServer, CountingClient]):
     spoil: tuple[int, int, str, float] | None = None
     extra_upload: str | None = None
     extra_download: str | None = None
+
+    @classmethod
+    def create(cls, configuration: MethodConfiguration, backbone: str | None) -> Counting:
+        return cls()
 
     def init(self, task: Task) -> CountingServer:
         return CountingServer(torch.zeros(2), torch.arange(task.clients).float())

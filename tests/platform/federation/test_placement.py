@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fedatlas.platform.errors import ConfigurationError, PlacementError
@@ -122,9 +124,51 @@ def test_a_bundle_does_not_span_nodes() -> None:
 
 
 def test_shares_above_one_gpu_are_whole() -> None:
-    placed = plan(PlacementRequest("packed", 15, clients_per_actor=15, client_gpus=0.1), cluster((4, 2)))
-    assert placed.shape() == (1, 1.0, 2.0)
     assert plan(PlacementRequest("actors", 2, client_gpus=1.5), cluster((4, 4))).shape() == (2, 1.0, 2.0)
+
+
+def test_an_actor_of_several_clients_holds_at_most_one_gpu() -> None:
+    """A process computes on one GPU: it would hold the others idle."""
+    where = cluster((4, 2))
+    assert plan(PlacementRequest("auto", 15, client_gpus=0.1), where).shape() == (2, 1.0, 0.8)
+    # The one free CPU asks for one actor, the GPUs for two.
+    assert plan(PlacementRequest("packed", 15, client_gpus=0.1), cluster((2, 2))).shape() == (2, 0.5, 1.0)
+    for placement in ("auto", "packed"):
+        # A client that asks for more than one has it, alone.
+        assert plan(PlacementRequest(placement, 1, client_gpus=1.5), where).shape() == (1, 1.0, 2.0)
+    with pytest.raises(PlacementError, match=r"clients_per_actor=15 at client_gpus=0\.1 needs 1\.5 GPUs"):
+        plan(PlacementRequest("packed", 15, clients_per_actor=15, client_gpus=0.1), where)
+
+
+@pytest.mark.parametrize(
+    ("request_", "where", "words"),
+    [
+        (
+            PlacementRequest("auto", 5),
+            LAPTOP,
+            "inline: .*5 actors need 5 CPUs beside the coordinator's, the cluster has 2 CPUs",
+        ),
+        (
+            PlacementRequest("auto", 4),
+            cluster((64, 0), gigabytes=1.1),
+            r"inline: .*4 actors need 1\.4 GB, the cluster has 64 CPUs, 0 GPUs and 1\.1 GB",
+        ),
+        (PlacementRequest("auto", 20), cluster((64, 1)), r"packed: .*\(20 actors need 2 GPUs\)"),
+        (PlacementRequest("auto", 20), cluster((8, 1)), r"\(20 actors need 20 CPUs .*and 2 GPUs\)"),
+        (
+            PlacementRequest("auto", 2),
+            cluster((64, 0), gigabytes=0.2),
+            r"no actor fits: 1 actor needs 0\.3 GB",
+        ),
+        (
+            PlacementRequest("auto", 2, client_cpus=2, client_gpus=0.2),
+            cluster((3, 1), (8, 0)),
+            r"packed: .*\(2 actors need CPUs, GPUs and memory on the same node\)",
+        ),
+    ],
+)
+def test_the_reason_names_what_is_short(request_: PlacementRequest, where: Cluster, words: str) -> None:
+    assert re.search(words, plan(request_, where).reason)
 
 
 @pytest.mark.parametrize(

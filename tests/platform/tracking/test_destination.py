@@ -12,6 +12,7 @@ from fedatlas.platform.tracking.destination import (
     redacted,
     require_results_folder,
     results_folder,
+    store_exists,
     tracking_uri,
 )
 
@@ -26,6 +27,15 @@ def test_default_store_is_one_absolute_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     assert tracking_uri() == "http://127.0.0.1:5000"
     assert not is_local(tracking_uri())
+
+
+def test_a_store_is_there_if_its_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    assert not store_exists(f"sqlite:///{path}")
+    path.touch()
+    assert store_exists(f"sqlite:///{path}")
+    assert store_exists(f"sqlite:///{path}?timeout=5")
+    assert store_exists("http://127.0.0.1:1")
 
 
 def test_a_results_folder_that_cannot_be_written_is_named(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,73 @@ class Dying(Store):
                 super().apply(operation)
             raise self._error("the store is gone")
         super().apply(operation)
+
+
+class Overtaken(Store):
+    """A store during whose work the run goes on: each of the first operations is followed by another."""
+
+    def __init__(self, more: list[Operation]) -> None:
+        super().__init__()
+        self._more = more
+
+    def apply(self, operation: Operation) -> None:
+        super().apply(operation)
+        if self._more:
+            journal.append(self._more.pop(0))
+
+
+def points(run: str, step: int) -> LogPoints:
+    return LogPoints(run, [("loss", step / 4, step)], TIME + step)
+
+
+def test_what_is_written_while_a_journal_is_pushed_is_pushed_too(results: Path) -> None:
+    write(opened("run-a"), points("run-a", 0))
+    store = Overtaken([points("run-a", 1), CloseRun("run-a", "FINISHED", {}, TIME)])
+    assert journal.sync(store) == journal.SyncReport(1, ())
+    history = store.client.get_metric_history(store.run_id("run-a"), "loss")
+    assert [point.step for point in history] == [0, 1]
+    assert store.client.get_run(store.run_id("run-a")).info.status == "FINISHED"
+    assert journal.pending() == []
+
+
+def test_a_run_that_writes_while_sync_runs_again_and_again_loses_nothing(results: Path) -> None:
+    write(opened("run-a"))
+    writer = threading.Thread(target=lambda: [journal.append(points("run-a", step)) for step in range(150)])
+    writer.start()
+    while writer.is_alive():
+        assert journal.sync(Store()).failed == ()
+    writer.join()
+    store = Store()
+    assert journal.sync(store).failed == ()
+    [run] = store.runs("study")
+    history = store.client.get_metric_history(run.info.run_id, "loss")
+    assert [(point.step, point.value) for point in history] == [(step, step / 4) for step in range(150)]
+    assert journal.pending() == []
+
+
+def test_two_pushes_at_once_push_once(results: Path) -> None:
+    write(opened("run-a"), *(points("run-a", step) for step in range(20)))
+    stores = [Store(), Store()]
+    pushes = [threading.Thread(target=journal.sync, args=(store,)) for store in stores]
+    for push in pushes:
+        push.start()
+    for push in pushes:
+        push.join()
+    [run] = stores[0].runs("study")
+    history = stores[0].client.get_metric_history(run.info.run_id, "loss")
+    assert [point.step for point in history] == list(range(20))
+
+
+def test_a_push_that_ended_between_two_files_does_not_hide_what_comes_later(results: Path) -> None:
+    write(opened("run-a"), points("run-a", 0))
+    journal.sync(Store())
+    (journal.journal_folder() / "run-a.progress").write_text(json.dumps({"applied": 2, "run_id": None}))
+    write(points("run-a", 1), points("run-a", 2))
+    store = Store()
+    assert journal.sync(store).pushed == 1
+    [run] = store.runs("study")
+    history = store.client.get_metric_history(run.info.run_id, "loss")
+    assert [point.step for point in history] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("error", [TrackingError, KeyboardInterrupt])
@@ -144,6 +212,8 @@ def test_trials_rounds_and_clients_come_back_as_tables(results: Path, write_tria
     tracker = Tracker(pytest.fail)
     write_trial(tracker, fingerprint="f1", score=0.4, status="FAILED")
     newest = write_trial(tracker, fingerprint="f1", score=0.5)
+    # Begun again, by another driver perhaps: what is finished stands.
+    write_trial(tracker, fingerprint="f1", score=0.9, status="KILLED")
     other = write_trial(tracker, fingerprint="f2", score=0.7)
     failed = write_trial(tracker, fingerprint="f3", score=0.2, status="FAILED")
     store = Store()

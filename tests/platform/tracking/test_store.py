@@ -85,6 +85,25 @@ def test_opening_twice_continues_the_run_that_was_begun(results: Path) -> None:
     assert run.data.tags[RUN_TAG] == "run-a"
 
 
+def test_a_continued_run_gets_what_it_lacks_and_the_tags_of_now(results: Path) -> None:
+    """It may have died before it had parameters, and another version of the code goes on with it."""
+    store = Store()
+    store.apply(open_run(label="A", lr="0.1"))
+    run_id = store.run_id("run-a")
+    again = Store()
+    for _ in range(2):
+        again.resume("run-b", run_id, {"label": "B", "lr": "0.1", "epochs": "2"}, {"tag": "new", "more": "x"})
+    run = store.client.get_run(run_id)
+    assert run.info.status == "RUNNING"
+    assert run.data.params == {"label": "A", "lr": "0.1", "epochs": "2"}
+    assert {key: run.data.tags[key] for key in ("tag", "more", RUN_TAG)} == {
+        "tag": "new",
+        "more": "x",
+        RUN_TAG: "run-a",
+    }
+    assert again.run_id("run-b") == run_id
+
+
 def test_a_deleted_experiment_is_brought_back(results: Path) -> None:
     store = Store()
     store.apply(open_run("run-a"))
@@ -94,13 +113,14 @@ def test_a_deleted_experiment_is_brought_back(results: Path) -> None:
     assert len(list(again.runs("study", "tags.tag = 'value'"))) >= 1
 
 
-def test_runs_come_newest_first_and_by_fingerprint(results: Path) -> None:
+def test_runs_come_newest_first(results: Path) -> None:
     store = Store()
     for number in range(3):
         tags = {"fedatlas.fingerprint": "f" if number else "g"}
         store.apply(OpenRun(f"run-{number}", "study", str(number), None, {}, tags, TIME + number))
     assert [run.info.run_name for run in store.runs("study")] == ["2", "1", "0"]
-    assert [run.info.run_name for run in store.with_fingerprint("study", "f")] == ["2", "1"]
+    found = store.runs("study", "tags.`fedatlas.fingerprint` = 'f'")
+    assert [run.info.run_name for run in found] == ["2", "1"]
     assert list(store.runs("no such study")) == []
 
 
@@ -114,7 +134,7 @@ def test_refusals_are_tracking_errors(results: Path, tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match=r"cannot give artifact rounds\.parquet of run"):
         store.download(store.run_id("run-a"), "rounds.parquet", tmp_path)
     with pytest.raises(TrackingError, match="refused to continue"):
-        store.resume("run-b", "0" * 32)
+        store.resume("run-b", "0" * 32, {}, {})
 
 
 @pytest.mark.parametrize("uri", ["http://joe:s3cret@127.0.0.1:1", "nosuch://joe:s3cret@host", "mlruns"])

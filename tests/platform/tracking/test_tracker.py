@@ -29,7 +29,7 @@ def _no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unreachable_store_is_told_once_and_loses_nothing(results: Path, write_trial: Any) -> None:
     warnings: list[str] = []
     tracker = Tracker(warnings.append, NOWHERE)
-    assert tracker.journaling
+    assert tracker.store is None
     parent = tracker.open("study", "sweep", {}, {"fedatlas.kind": "sweep"})
     child = write_trial(tracker, parent)
     tracker.close(parent, "FINISHED")
@@ -65,7 +65,7 @@ def test_points_of_a_continued_run_reach_the_store(results: Path, write_trial: A
     tracker = Tracker(pytest.fail)
     run_id = tracker.run_id(write_trial(tracker, status="KILLED"))
     again = Tracker(pytest.fail)
-    run = again.resume(run_id)
+    run = again.resume(run_id, {}, {})
     assert again.last_step(run_id, "test/score") == 1
     again.points(run, [("test/score", 0.9, 2)])
     again.close(run, "FINISHED")
@@ -130,13 +130,13 @@ def test_a_server_that_dies_in_mid_run_loses_nothing(
 
     _end(process)
     tracker.points(run, [("test/score", 0.2, 1)])
-    assert tracker.journaling
+    assert tracker.store is None
     late = tracker.open("study", "late trial", {"seed": 1}, {"fedatlas.kind": "trial"}, parent)
     for each in (run, late, parent):
         tracker.points(each, [("test/score", 0.3, 2)])
         tracker.close(each, "FINISHED")
     assert tracker.last_step(run_id, "test/score") == -1
-    assert tracker.resume(run_id) == run_id
+    assert tracker.resume(run_id, {}, {}) == run_id
     assert len(warnings) == 1
     # What the server knows is named by its id there, what it does not know by its local name.
     assert {path.stem for path in journal.pending()} == {run_id, tracker.run_id(parent), late}
