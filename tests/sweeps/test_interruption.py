@@ -35,6 +35,8 @@ def start(study: str, results: Path) -> subprocess.Popen[str]:
         text=True,
         env={**environment, "FEDATLAS_RESULTS": str(results), "COLUMNS": "200"},
         start_new_session=True,
+        # A shell that runs the tests in the background has its children ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
