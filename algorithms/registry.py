@@ -12,7 +12,7 @@ from fedatlas.algorithms.fedgmc import FedGMC
 from fedatlas.algorithms.fedper import FedPer
 from fedatlas.algorithms.fedprox import FedProx
 from fedatlas.algorithms.local import Local
-from fedatlas.platform.errors import ConfigurationError, unknown_name
+from fedatlas.platform.errors import invalid_values, unknown_name
 from fedatlas.platform.federation.contract import Algorithm, MethodConfiguration
 
 Method = Algorithm[Any, Any]
@@ -65,8 +65,4 @@ def validate(name: str, options: Mapping[str, Any]) -> MethodConfiguration:
     try:
         return kind(**options)
     except ValidationError as error:
-        parts = [
-            f"{'.'.join(str(place) for place in detail['loc']) or name}={detail['input']!r}: {detail['msg']}"
-            for detail in error.errors()
-        ]
-        raise ConfigurationError(f"algorithm {name}: " + "; ".join(parts)) from error
+        raise invalid_values(error, f"algorithm {name}") from error

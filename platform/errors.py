@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class FedatlasError(Exception):
@@ -67,3 +71,19 @@ def unknown_name(kind: str, value: str, valid: Iterable[str]) -> ConfigurationEr
     close = difflib.get_close_matches(value.lower(), names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(names)}"
     return ConfigurationError(f"unknown {kind} '{value}': {hint}")
+
+
+def invalid_values(error: ValidationError, where: str = "", show_values: bool = True) -> ConfigurationError:
+    """Error for values that a configuration model refused: each with its key and what is allowed.
+
+    Args:
+        error: of the model.
+        where: what was configured, put in front; also stands for a key where the whole is wrong.
+        show_values: whether to repeat the values given; a nested one may be long.
+    """
+    parts = []
+    for detail in error.errors():
+        key = ".".join(str(place) for place in detail["loc"]) or where
+        value = f"={detail['input']!r}" if show_values else ""
+        parts.append(f"{key}{value}: {detail['msg']}")
+    return ConfigurationError((f"{where}: " if where else "") + "; ".join(parts))

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedatlas.algorithms.presets import EXPERIMENT_KEYS, preset
 from fedatlas.algorithms.registry import Method, algorithm_type, create
-from fedatlas.platform.errors import ConfigurationError, unknown_name
+from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
 from fedatlas.platform.federation.cohort import Precision
 from fedatlas.platform.federation.coordinator import EvaluationPoint
 from fedatlas.platform.federation.placement import PLACEMENTS
@@ -139,11 +139,7 @@ def experiment(values: Mapping[str, Any]) -> Experiment:
     try:
         return Experiment(**values)
     except ValidationError as error:
-        parts = [
-            f"{'.'.join(str(place) for place in detail['loc'])}={detail.get('input')!r}: {detail['msg']}"
-            for detail in error.errors()
-        ]
-        raise ConfigurationError("; ".join(parts)) from error
+        raise invalid_values(error) from error
 
 
 def resolve(given: Experiment) -> Resolved:

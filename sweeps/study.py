@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedatlas.platform.errors import ConfigurationError, unknown_name
+from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
 from fedatlas.sweeps.experiment import Experiment, Resolved, experiment, resolve
 
 GRID_KEYS = (
@@ -85,8 +85,7 @@ def overrides_from(values: Mapping[str, Any]) -> Overrides:
     try:
         return Overrides(**values)
     except ValidationError as error:
-        detail = error.errors()[0]
-        raise ConfigurationError(f"{detail['loc'][0]}={detail['input']!r}: {detail['msg']}") from error
+        raise invalid_values(error) from error
 
 
 def available_studies() -> list[str]:
@@ -132,10 +131,7 @@ def read_study(name: str) -> tuple[str, StudyFile]:
     try:
         return title, StudyFile(**content)
     except ValidationError as error:
-        parts = [
-            f"{'.'.join(str(place) for place in detail['loc'])}: {detail['msg']}" for detail in error.errors()
-        ]
-        raise ConfigurationError(f"study {name}: " + "; ".join(parts)) from error
+        raise invalid_values(error, f"study {name}", show_values=False) from error
 
 
 def expand(study: StudyFile, overrides: Overrides | None = None) -> list[Resolved]:

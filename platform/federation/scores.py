@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedatlas.platform.federation.cohort import Cohort
@@ -91,5 +90,4 @@ def worst_decile(scores: Sequence[float] | np.ndarray) -> float:
 def _share(correct: Tensor, mask: Tensor) -> np.ndarray:
     hits = (correct & mask).sum(dim=1).double().cpu().numpy()
     total = mask.sum(dim=1).double().cpu().numpy()
-    with torch.no_grad(), np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(total > 0, hits / np.maximum(total, 1), np.nan)
+    return np.where(total > 0, hits / np.maximum(total, 1), np.nan)
