@@ -24,14 +24,19 @@ Shared = Literal["all", "all_but_bias", "encoder", "classifier", "none"]
 ClientWeights = Literal["uniform", "train_nodes", "nodes"]
 
 
+PRIVATE = "private."
+"""Names that start so never travel, whatever is shared."""
+
+
 def shared_names(names: Iterable[str], shared: Shared) -> tuple[str, ...]:
-    """Parameters that travel.
+    """Parameters that travel; never those whose name starts with `PRIVATE`.
 
     Args:
         names: all parameter names of a backbone.
         shared: ``all``; ``all_but_bias`` keeps the classifier's bias personal; ``encoder`` keeps the whole
             classifier personal; ``classifier`` shares its weight only; ``none``.
     """
+    names = tuple(name for name in names if not name.startswith(PRIVATE))
     if shared == "none":
         return ()
     if shared == "encoder":
@@ -40,7 +45,7 @@ def shared_names(names: Iterable[str], shared: Shared) -> tuple[str, ...]:
         return tuple(name for name in names if name == "classifier.weight")
     if shared == "all_but_bias":
         return tuple(name for name in names if name != "classifier.bias")
-    return tuple(names)
+    return names
 
 
 def normalised_client_weights(client_weights: ClientWeights, fields: Mapping[str, Tensor]) -> Tensor:

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from fedatlas.algorithms import procrustes, simplex, templates, transport
 from fedatlas.algorithms.aggregation import Aggregation, Shared
-from fedatlas.algorithms.backbones import Backbone, Representation
+from fedatlas.algorithms.backbones import Representation
 from fedatlas.algorithms.optimizer import AdamState
 from fedatlas.algorithms.templates import TemplateRule
 from fedatlas.algorithms.weight_sharing import (
@@ -49,7 +49,6 @@ from fedatlas.algorithms.weight_sharing import (
     WeightSharing,
     WeightSharingConfiguration,
 )
-from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.cohort import Cohort, Task
 from fedatlas.platform.federation.contract import MethodConfiguration
 from fedatlas.platform.federation.messages import Broadcast, Tensors, Upload
@@ -121,17 +120,10 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"semantic", "structural"}
     downloads: ClassVar[frozenset[str]] = WeightSharing.downloads | {"anchors", "templates"}
     default_backbone: ClassVar[str | None] = "h2gcn"
+    backbones: ClassVar[tuple[str, ...] | None] = ("h2gcn",)
     configuration_type: ClassVar[type[MethodConfiguration]] = FedGMCConfiguration
 
     # Server side
-
-    def __init__(self, configuration: FedGMCConfiguration, backbone: Backbone) -> None:
-        if backbone.name != "h2gcn":
-            raise ConfigurationError(
-                f"fedgmc needs an ego embedding and exact rings, which {backbone.name} does not have: "
-                "use backbone=h2gcn"
-            )
-        super().__init__(configuration, backbone)
 
     def init(self, task: Task) -> FedGMCServer:
         configuration = self.configuration
@@ -256,7 +248,7 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
     def _client(self, weights: Tensors, optimizer: AdamState, cohort: Cohort) -> FedGMCClient:
         return FedGMCClient(weights, optimizer)
 
-    def _server(self, weights: Tensors) -> FedGMCServer:
+    def _server(self, weights: Tensors, task: Task) -> FedGMCServer:
         return FedGMCServer(weights)
 
     # Semantic part

@@ -39,6 +39,7 @@ def adam_step(
     lr: float,
     weight_decay: float,
     active: Tensor | None = None,
+    own: Mapping[str, tuple[float, float]] | None = None,
 ) -> None:
     """One Adam step in place over the named gradients; weight decay is added to the gradient (coupled).
 
@@ -49,8 +50,25 @@ def adam_step(
         lr: learning rate.
         weight_decay: factor of the weights added to the gradients.
         active: bool [k] for stacked weights; clients that are False keep weights and moments. None: all.
+        own: learning rate and weight decay of parameters that have their own.
     """
-    names = list(gradients)
+    groups: dict[tuple[float, float], list[str]] = {}
+    for name in gradients:
+        groups.setdefault((own or {}).get(name, (lr, weight_decay)), []).append(name)
+    for (rate, decay), names in groups.items():
+        _step(weights, gradients, state, names, rate, decay, active)
+    state.step += 1
+
+
+def _step(
+    weights: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+    state: AdamState,
+    names: list[str],
+    lr: float,
+    weight_decay: float,
+    active: Tensor | None,
+) -> None:
     partial = active is not None and not bool(active.all())
     tables = (weights, state.first, state.second)
     before = [{name: table[name].clone() for name in names} for table in tables] if partial else []
@@ -79,4 +97,3 @@ def adam_step(
                 assert active is not None
                 keep = active.view(-1, *[1] * (saved[name].dim() - 1))
                 table[name].copy_(torch.where(keep, table[name], saved[name]))
-    state.step += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 
 import torch
 from pydantic import Field
@@ -41,6 +41,18 @@ class WeightSharingConfiguration(MethodConfiguration):
     activation: Activation = Field("relu", description="hidden non-linearity")
     propagation: int = Field(1, ge=1, le=4, description="propagation rounds (H2GCN)")
     second_hop_limit: int | None = Field(None, ge=1, description="bound on 2-hop neighbours (H2GCN)")
+    hops: int | None = Field(None, ge=0, le=64, description="depth of propagation K (GAMLP, UniFilter)")
+    layers: int | None = Field(None, ge=1, le=16, description="layers (GAMLP, UniFilter, DisenGCN)")
+    homophily_mix: float | None = Field(
+        None, ge=0, le=1, description="share of the low-pass basis (UniFilter)"
+    )
+    basis: Literal["exact", "official"] | None = Field(None, description="heterophily basis (UniFilter)")
+    factors: int | None = Field(None, ge=1, description="latent factors (DisenGCN)")
+    routing: int | None = Field(None, ge=1, description="routing iterations (DisenGCN)")
+    filter_lr: float | None = Field(
+        None, gt=0, description="learning rate of filter coefficients (UniFilter)"
+    )
+    filter_weight_decay: float | None = Field(None, ge=0, description="their weight decay (UniFilter)")
     lr: float = Field(0.01, gt=0, description="learning rate of Adam")
     weight_decay: float = Field(1e-6, ge=0, description="weight decay, added to the gradient")
     epochs: int = Field(1, ge=1, description="local epochs E per round, one full-batch step each")
@@ -104,6 +116,9 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
         name = backbone or cls.default_backbone
         if name not in BACKBONES:
             raise unknown_name("backbone", str(name), BACKBONES)
+        if cls.backbones is not None and name not in cls.backbones:
+            allowed = " or ".join(f"backbone={each}" for each in cls.backbones)
+            raise ConfigurationError(f"{cls.name} does not work with backbone={name}: use {allowed}")
         return cls(cast(ConfigurationT, configuration), _network(BACKBONES[name], configuration))
 
     def describe(self) -> dict[str, Any]:
@@ -112,7 +127,7 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
     # Server side
 
     def init(self, task: Task) -> ServerT:
-        return self._server(self._shared(self.backbone.initialise(task)))
+        return self._server(self._shared(self.initialise(task)), task)
 
     def broadcast(self, server: ServerT, round_number: int) -> Broadcast:
         return Broadcast(prefixed("weights", server.weights))
@@ -125,9 +140,10 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
         mean = weighted_mean(sent, weights)
         if self.configuration.aggregation == "fedavg":
             return dataclasses.replace(server, weights=mean)
-        new = {name: weight.to(mean[name].dtype).clone() for name, weight in server.weights.items()}
+        precision = next(iter(mean.values())).dtype
+        new = {name: weight.to(precision).clone() for name, weight in server.weights.items()}
         optimizer = server.optimizer if server.optimizer.first else AdamState.zeros(new)
-        adam_step(new, mean, optimizer, self.configuration.lr, self.configuration.weight_decay)
+        self._descend(new, mean, optimizer)
         return dataclasses.replace(server, weights=new, optimizer=optimizer)
 
     # Client side
@@ -136,7 +152,7 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
         k = len(cohort.clients)
         weights = {
             name: weight.to(cohort.device, cohort.dtype).expand(k, *weight.shape).clone()
-            for name, weight in self.backbone.initialise(cohort.task).items()
+            for name, weight in self.initialise(cohort.task).items()
         }
         own = weights
         if self.configuration.aggregation == "fedopt":
@@ -146,7 +162,7 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
 
     def receive(self, client: ClientT, cohort: Cohort, broadcast: Broadcast) -> None:
         client.logits = None
-        for name, weight in unprefixed("weights", broadcast.common).items():
+        for name, weight in unprefixed("weights", {**broadcast.common, **broadcast.personal}).items():
             client.weights[name].copy_(weight.expand_as(client.weights[name]))
 
     def update(self, client: ClientT, cohort: Cohort, round_number: int) -> LocalUpdate:
@@ -164,9 +180,30 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
         if client.logits is not None:
             return client.logits
         with torch.no_grad():
-            return self.backbone.forward(client.weights, cohort, None).logits
+            return self.represent(client, cohort, client.weights, None).logits
 
     # What a method adds
+
+    def initialise(self, task: Task) -> Tensors:
+        """Initial weights without client axis. A parameter named ``private.*`` never travels."""
+        return self.backbone.initialise(task)
+
+    def represent(
+        self, client: ClientT, cohort: Cohort, weights: Tensors, dropout: Dropout | None
+    ) -> Representation:
+        """Forward pass of the clients' models with stacked weights; `dropout` is None in evaluation."""
+        return self.backbone.forward(weights, cohort, dropout)
+
+    def stepped(self, client: ClientT, cohort: Cohort) -> None:
+        """Called after every local optimizer step."""
+
+    def rates(self, name: str) -> tuple[float, float]:
+        """Learning rate and weight decay of a parameter."""
+        given = self.configuration
+        if not name.startswith("encoder.filter"):
+            return given.lr, given.weight_decay
+        decay = given.weight_decay if given.filter_weight_decay is None else given.filter_weight_decay
+        return given.filter_lr or given.lr, decay
 
     def losses(
         self,
@@ -190,7 +227,7 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
         """Per-client figures [k] to track besides the losses."""
         return {}
 
-    def _server(self, weights: Tensors) -> ServerT:
+    def _server(self, weights: Tensors, task: Task) -> ServerT:
         return SharedServer(weights)  # type: ignore[return-value]
 
     def _client(self, weights: Tensors, optimizer: AdamState, cohort: Cohort) -> ClientT:
@@ -202,15 +239,17 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
         self, client: ClientT, cohort: Cohort, round_number: int, epoch: int
     ) -> tuple[dict[str, Tensor], Tensors]:
         live = {name: weight.detach().requires_grad_() for name, weight in client.weights.items()}
-        representation = self.backbone.forward(live, cohort, Dropout(cohort, round_number, epoch))
+        representation = self.represent(client, cohort, live, Dropout(cohort, round_number, epoch))
         terms = {"cross_entropy": cross_entropy(cohort, representation.logits)}
         terms.update(self.losses(client, cohort, live, representation, round_number))
         total = torch.stack(list(terms.values())).sum(dim=0)
         names = list(live)
-        found = torch.autograd.grad(total.sum(), [live[name] for name in names])
+        found = torch.autograd.grad(total.sum(), [live[name] for name in names], allow_unused=True)
         losses = {f"loss/{name}": term.detach() for name, term in terms.items()}
         losses["loss/total"] = total.detach()
-        return losses, dict(zip(names, found, strict=True))
+        return losses, {
+            name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None
+        }
 
     def _step(
         self, client: ClientT, cohort: Cohort, current: Tensors, gradients: Tensors, epoch: int
@@ -224,14 +263,15 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
                 if epoch + 1 < configuration.epochs:
                     client.weights[name].sub_(gradient, alpha=configuration.local_lr)
         if current:
-            adam_step(
-                client.weights,
-                current,
-                client.optimizer,
-                configuration.lr,
-                configuration.weight_decay,
-                cohort.trained,
-            )
+            self._descend(client.weights, current, client.optimizer, cohort.trained)
+        self.stepped(client, cohort)
+
+    def _descend(
+        self, weights: Tensors, gradients: Tensors, optimizer: AdamState, active: Tensor | None = None
+    ) -> None:
+        given = self.configuration
+        own = {name: self.rates(name) for name in gradients}
+        adam_step(weights, gradients, optimizer, given.lr, given.weight_decay, active, own)
 
     def _sent_weights(self, client: ClientT, gradients: Tensors) -> Tensors:
         source = gradients if self.configuration.aggregation == "fedopt" else client.weights
@@ -256,15 +296,18 @@ def _network(kind: type[Backbone], configuration: MethodConfiguration) -> Backbo
         ConfigurationError: an option of another network was changed.
     """
     values = configuration.model_dump()
+    options = type(configuration).model_fields
     own = {entry.name for entry in dataclasses.fields(kind)}
     for other in BACKBONES.values():
         for entry in dataclasses.fields(other):
-            if entry.name not in own and values.get(entry.name, entry.default) != entry.default:
+            if entry.name in own or entry.name not in options:
+                continue
+            if values[entry.name] != options[entry.name].default:
                 raise ConfigurationError(
                     f"{entry.name}={values[entry.name]} has no meaning for {kind.name}: it belongs to "
                     f"backbone={other.name}"
                 )
-    return kind(**{key: value for key, value in values.items() if key in own})
+    return kind(**{key: value for key, value in values.items() if key in own and value is not None})
 
 
 def cross_entropy(cohort: Cohort, logits: Tensor) -> Tensor:

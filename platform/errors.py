@@ -39,20 +39,20 @@ class NonFiniteError(FedatlasError):
 
     Attributes:
         client: id of the first client concerned.
-        round: round in which it happened.
+        when: the round or preparation step in which it happened, in words.
     """
 
-    def __init__(self, what: str, client: int, round_number: int) -> None:
+    def __init__(self, what: str, client: int, when: str) -> None:
         super().__init__(
-            f"non-finite {what} at client {client} in round {round_number}: "
+            f"non-finite {what} at client {client} in {when}: "
             "lower the learning rate (lr) or the loss weights"
         )
         self.what = what
         self.client = client
-        self.round = round_number
+        self.when = when
 
-    def __reduce__(self) -> tuple[type[NonFiniteError], tuple[str, int, int]]:
-        return NonFiniteError, (self.what, self.client, self.round)
+    def __reduce__(self) -> tuple[type[NonFiniteError], tuple[str, int, str]]:
+        return NonFiniteError, (self.what, self.client, self.when)
 
 
 class TrackingError(FedatlasError):

@@ -92,6 +92,7 @@ class _Writer(tune.Callback):
         self._show = show
         self.recordings: dict[int, Recording] = {}
         self._ended: set[int] = set()
+        self._rounds_done = 0
         self.reclaim: Callable[[int], None] = lambda position: None
         """Takes back what a trial whose process died had leased."""
 
@@ -122,6 +123,7 @@ class _Writer(tune.Callback):
             self._fail(position, str(result["error"]))
         elif result.get("done"):
             self._outcome.finished.append(recording.finish())
+            self._rounds_done += recording.planned.rounds
             del self.recordings[position]
             self._ended.add(position)
         self._report()
@@ -141,14 +143,13 @@ class _Writer(tune.Callback):
 
     def _report(self) -> None:
         running = list(self.recordings.values())
-        rounds = sum(int(summary["rounds"]) for summary in self._outcome.finished)
         self._show(
             Progress(
                 total=len(self._preflight.todo),
                 done=len(self._outcome.finished),
                 running=len(running),
                 failed=len(self._outcome.failed),
-                rounds_done=rounds + sum(len(recording.records) for recording in running),
+                rounds_done=self._rounds_done + sum(len(recording.records) for recording in running),
                 rounds_total=sum(planned.rounds for planned, _ in self._preflight.todo),
             )
         )

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,8 +45,13 @@ class Planned:
     data_sha256: str
     fingerprint: str
 
-    @property
+    @cached_property
     def rounds(self) -> int:
+        """All rounds of the run: the federated ones and a method's personal ones."""
+        return self._federated + self.resolved.method().personal_rounds
+
+    @property
+    def _federated(self) -> int:
         rounds = self.resolved.experiment.rounds
         assert rounds is not None
         return rounds
@@ -53,7 +59,7 @@ class Planned:
     def schedule(self, checkpoint: Path | None, every: int = 25) -> Schedule:
         """Rounds, evaluation and checkpoints."""
         given = self.resolved.experiment
-        return Schedule(self.rounds, given.evaluation, given.weighting, every, checkpoint)
+        return Schedule(self._federated, given.evaluation, given.weighting, every, checkpoint)
 
 
 def planned(resolved: Resolved) -> Planned:

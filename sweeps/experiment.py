@@ -95,6 +95,8 @@ class Resolved(BaseModel):
         values = self.experiment.model_dump(mode="json")
         for name in (*EXECUTION_FIELDS, "label"):
             values.pop(name)
+        # So that an option which a later version adds, and which is off, does not make old results stale.
+        values["options"] = {key: value for key, value in values["options"].items() if value is not None}
         values["protocol_version"] = PROTOCOL_VERSION
         values["method_version"] = self.method_version
         if self.experiment.partition in ("metis", "metis-overlap"):

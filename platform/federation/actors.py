@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import time
@@ -24,7 +25,7 @@ from fedatlas.platform.federation.cohort import Precision, Task
 from fedatlas.platform.federation.contract import Algorithm
 from fedatlas.platform.federation.coordinator import Coordinator, Schedule, Snapshot
 from fedatlas.platform.federation.host import CohortHost, CohortReport
-from fedatlas.platform.federation.messages import Broadcast, Upload
+from fedatlas.platform.federation.messages import Broadcast, Ragged, Upload
 from fedatlas.platform.federation.placement import PlacementPlan
 from fedatlas.platform.federation.records import RoundRecord
 from fedatlas.platform.federation.runtime import CohortLost, Job
@@ -32,6 +33,9 @@ from fedatlas.platform.federation.scores import Scores
 from fedatlas.platform.graphs.graph import ClientGraph
 
 Arrays = dict[str, np.ndarray]
+RaggedArrays = dict[str, tuple[np.ndarray, ...]]
+Own = tuple[Arrays, RaggedArrays]
+"""What a cohort receives or sends of its own: stacked arrays and ragged ones."""
 START_SECONDS = 300.0
 
 logger = logging.getLogger(__name__)
@@ -42,11 +46,24 @@ def to_arrays(tensors: Mapping[str, torch.Tensor]) -> Arrays:
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
 
 
+def to_ragged_arrays(tensors: Mapping[str, Ragged]) -> RaggedArrays:
+    """Ragged fields as numpy arrays."""
+    return {name: tuple(part.detach().cpu().numpy() for part in parts) for name, parts in tensors.items()}
+
+
 def to_tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
     """Tensors over arrays of the object store: read-only by nature, and never written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def to_ragged_tensors(arrays: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Ragged]:
+    """Ragged fields over arrays of the object store."""
+    return {
+        name: tuple(to_tensors({str(m): part for m, part in enumerate(parts)}).values())
+        for name, parts in arrays.items()
+    }
 
 
 class CohortActor:
@@ -81,17 +98,24 @@ class CohortActor:
         """Forget the clients."""
         self._host = None
 
-    def round(
-        self, common: Arrays, personal: Arrays, round_number: int, score: bool
-    ) -> tuple[Arrays, CohortReport]:
+    def round(self, common: Arrays, own: Own, round_number: int, score: bool) -> tuple[Own, CohortReport]:
         """Train, evaluate and upload in one call; the upload travels as arrays."""
-        report = self._leased().round(_received(common, personal), round_number, score)
-        fields = to_arrays(report.upload.fields)
-        return fields, CohortReport(Upload(), report.scores, report.metrics, report.seconds)
+        return _sent(self._leased().round(_received(common, own), round_number, score))
 
-    def evaluate(self, common: Arrays, personal: Arrays) -> Scores:
+    def prepare(self, common: Arrays, own: Own, step: int) -> tuple[Own, CohortReport]:
+        """One preparation step; the upload travels as arrays."""
+        return _sent(self._leased().prepare(_received(common, own), step))
+
+    def personalise(
+        self, common: Arrays | None, own: Own, step: int, round_number: int
+    ) -> tuple[Own, CohortReport]:
+        """One personal round, with what is received before the first."""
+        broadcast = None if common is None else _received(common, own)
+        return _sent(self._leased().personalise(broadcast, step, round_number))
+
+    def evaluate(self, common: Arrays, own: Own) -> Scores:
         """Scores after receiving a broadcast."""
-        return self._leased().evaluate(_received(common, personal))
+        return self._leased().evaluate(_received(common, own))
 
     def state(self) -> states.Packed:
         """Client states, [k, ...]."""
@@ -111,8 +135,21 @@ class CohortActor:
         return self._host
 
 
-def _received(common: Arrays, personal: Arrays) -> Broadcast:
-    return Broadcast(to_tensors(common), to_tensors(personal))
+def _received(common: Arrays, own: Own) -> Broadcast:
+    personal, ragged = own
+    return Broadcast(to_tensors(common), to_tensors(personal), to_ragged_tensors(ragged))
+
+
+def _sent(report: CohortReport) -> tuple[Own, CohortReport]:
+    own = to_arrays(report.upload.fields), to_ragged_arrays(report.upload.ragged)
+    return own, dataclasses.replace(report, upload=Upload())
+
+
+def _returned(results: Sequence[tuple[Own, CohortReport]]) -> list[CohortReport]:
+    return [
+        dataclasses.replace(report, upload=Upload(to_tensors(fields), to_ragged_tensors(ragged)))
+        for (fields, ragged), report in results
+    ]
 
 
 def assigned_device(gpus: float) -> torch.device:
@@ -244,26 +281,21 @@ class ActorRuntime:
         _get(calls)
 
     def round(self, broadcast: Broadcast, round_number: int, score: bool = True) -> list[CohortReport]:
-        common = ray.put(to_arrays(broadcast.common))
-        results = _get(
-            [
-                actor.round.remote(common, self._personal(broadcast, group), round_number, score)
-                for actor, group in zip(self._actors, self._groups, strict=True)
-            ]
+        return _returned(self._send("round", broadcast, round_number, score))
+
+    def prepare(self, broadcast: Broadcast, step: int) -> list[CohortReport]:
+        return _returned(self._send("prepare", broadcast, step))
+
+    def personalise(self, broadcast: Broadcast | None, step: int, round_number: int) -> list[CohortReport]:
+        if broadcast is not None:
+            return _returned(self._send("personalise", broadcast, step, round_number))
+        nothing: Own = ({}, {})
+        return _returned(
+            _get([actor.personalise.remote(None, nothing, step, round_number) for actor in self._actors])
         )
-        return [
-            CohortReport(Upload(to_tensors(fields)), report.scores, report.metrics, report.seconds)
-            for fields, report in results
-        ]
 
     def evaluate(self, broadcast: Broadcast) -> list[Scores]:
-        common = ray.put(to_arrays(broadcast.common))
-        return _get(
-            [
-                actor.evaluate.remote(common, self._personal(broadcast, group))
-                for actor, group in zip(self._actors, self._groups, strict=True)
-            ]
-        )
+        return self._send("evaluate", broadcast)
 
     def state(self) -> states.Packed:
         return states.gather(_get([actor.state.remote() for actor in self._actors]))
@@ -282,8 +314,15 @@ class ActorRuntime:
         self.setup(self._job)
         logger.warning("replaced lost client actors in %.1f s", time.perf_counter() - begin)
 
-    def _personal(self, broadcast: Broadcast, group: tuple[int, ...]) -> Arrays:
-        return to_arrays(Broadcast({}, broadcast.personal).for_clients(group).personal)
+    def _send(self, call: str, broadcast: Broadcast, *arguments: Any) -> list[Any]:
+        """Results of a call on every actor with its part of a broadcast."""
+        common = ray.put(to_arrays(broadcast.common))
+        calls: list[Any] = []
+        for actor, group in zip(self._actors, self._groups, strict=True):
+            part = Broadcast({}, broadcast.personal, broadcast.ragged).for_clients(group)
+            own: Own = (to_arrays(part.personal), to_ragged_arrays(part.ragged))
+            calls.append(getattr(actor, call).remote(common, own, *arguments))
+        return _get(calls)
 
 
 class CoordinatorActor:

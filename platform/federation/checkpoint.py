@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedatlas.platform.errors import FedatlasError
-from fedatlas.platform.federation.records import RoundRecord
+from fedatlas.platform.federation.records import Preparation, RoundRecord
 from fedatlas.platform.federation.state import Packed
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,16 @@ class Checkpoint:
     Attributes:
         next_round: the round that comes next.
         server: packed server state.
-        clients: packed client states, [M, ...]; None stands for the state before round 0.
+        clients: packed client states, [M, ...]; None stands for clients that have just joined.
         records: the finished rounds.
+        preparation: what the method exchanged before round 0; None before that has happened.
     """
 
     next_round: int
     server: Packed
     clients: Packed | None
     records: tuple[RoundRecord, ...]
+    preparation: Preparation | None = None
 
     def save(self, path: Path) -> None:
         """Write to a temporary file in the same folder, flush to disk, rename."""
@@ -42,6 +44,7 @@ class Checkpoint:
             "server": self.server,
             "clients": self.clients,
             "records": [record.to_plain() for record in self.records],
+            "preparation": None if self.preparation is None else asdict(self.preparation),
         }
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".partial")
         try:
@@ -65,11 +68,13 @@ class Checkpoint:
             content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
             version = content["format"]
             if version == FORMAT:
+                before = content["preparation"]
                 return Checkpoint(
                     next_round=content["next_round"],
                     server=content["server"],
                     clients=content["clients"],
                     records=tuple(RoundRecord.from_plain(record) for record in content["records"]),
+                    preparation=None if before is None else Preparation(**before),
                 )
         except Exception as error:
             raise FedatlasError(

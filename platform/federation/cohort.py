@@ -57,6 +57,7 @@ class Cohort:
         dense_features: [k, n, f], or None if the features are sparse.
         sparse_features: block-diagonal [k*n, k*f], or None if the features are dense.
         groups: bool [g, n], parts of an uncut graph that are scored by themselves; then k = 1.
+        node_ids: int64 [n_m] of each client, ids in the whole graph.
     """
 
     task: Task
@@ -73,6 +74,7 @@ class Cohort:
     dtype: torch.dtype
     device: torch.device
     groups: Tensor | None = None
+    node_ids: tuple[np.ndarray, ...] = ()
     _kept: dict[str, object] = field(default_factory=dict, repr=False)
 
     @property
@@ -96,9 +98,9 @@ class Cohort:
         """One random stream per client, independent of who shares the cohort."""
         return [stream(self.task.seed, client, round_number, purpose) for client in self.clients]
 
-    def block_diagonal(self, blocks: Sequence[sp.csr_array]) -> SparseMatrix:
-        """Symmetric block-diagonal matrix [k*n, k*n] of one matrix [n_m, n_m] per client."""
-        return SparseMatrix(_pad_blocks(blocks, self.width, self.width), self.dtype, self.device, True)
+    def block_diagonal(self, blocks: Sequence[sp.csr_array], symmetric: bool = True) -> SparseMatrix:
+        """Block-diagonal matrix [k*n, k*n] of one matrix [n_m, n_m] per client, all symmetric or not."""
+        return SparseMatrix(_pad_blocks(blocks, self.width, self.width), self.dtype, self.device, symmetric)
 
     def propagate(self, operator: SparseMatrix, values: Tensor) -> Tensor:
         """Product of a block-diagonal operator with stacked node values [k, n, h]."""
@@ -162,6 +164,10 @@ class Dropout:
         self._cohort = cohort
         self._round = round_number
         self._epoch = epoch
+
+    def of(self, cohort: Cohort) -> Dropout:
+        """The same streams for another cohort of the same clients, for example with generated nodes."""
+        return Dropout(cohort, self._round, self._epoch)
 
     def _draw(self, client: int, purpose: str, rate: float, count: int) -> np.ndarray:
         source = bit_generator(
@@ -250,6 +256,7 @@ def stack(
         dtype=dtype,
         device=place,
         groups=_groups(graphs, n, place),
+        node_ids=tuple(graph.nodes for graph in graphs),
     )
 
 

@@ -5,6 +5,9 @@ evaluates, counts bytes, times phases, checkpoints and tracks.
 
     server:  init -> broadcast -> aggregate -> broadcast -> ...
     client:  join -> (receive -> update -> predict) per round
+
+A method may exchange something before round 0 (`preparation_steps`) and let the clients train on by
+themselves after the last round (`personal_rounds`).
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         version: goes up when a change alters results.
         configuration_type: its options with their defaults.
         default_backbone: network that it uses if nothing else is asked for; None if it has no choice.
+        backbones: networks that it can use; None for all.
         uploads, downloads: field groups that the method may send; others are refused by the runtime.
         note: which reading of the paper this is, where the paper leaves it open; shown under tables.
         configuration: the options of this instance.
@@ -66,6 +70,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     note: ClassVar[str] = ""
     configuration_type: ClassVar[type[MethodConfiguration]] = MethodConfiguration
     default_backbone: ClassVar[str | None] = None
+    backbones: ClassVar[tuple[str, ...] | None] = None
 
     configuration: MethodConfiguration
 
@@ -109,6 +114,41 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     @abstractmethod
     def aggregate(self, server: ServerT, upload: Upload, round_number: int) -> ServerT:
         """Next server state from the uploads [M, ...] of all clients."""
+
+    # Before round 0
+
+    @property
+    def preparation_steps(self) -> int:
+        """Number of exchanges before round 0."""
+        return 0
+
+    def prepare_broadcast(self, server: ServerT, step: int) -> Broadcast:
+        """What the clients receive at the start of a preparation step."""
+        return Broadcast()
+
+    def prepare(self, client: ClientT, cohort: Cohort, broadcast: Broadcast, step: int) -> Upload:
+        """A client's part of a preparation step; changes the client state in place."""
+        raise NotImplementedError(f"{self.name} declares preparation steps and has no `prepare`")
+
+    def prepare_aggregate(self, server: ServerT, upload: Upload, step: int) -> ServerT:
+        """Next server state from what the clients sent in a preparation step."""
+        return server
+
+    # After the last round
+
+    @property
+    def personal_rounds(self) -> int:
+        """Number of rounds that clients train alone after the last federated one.
+
+        They receive the broadcast of the round after the last once, and send nothing.
+        """
+        return 0
+
+    def personalise(self, client: ClientT, cohort: Cohort, step: int) -> Mapping[str, Tensor]:
+        """One personal round; changes the client state in place and returns figures [k] to track."""
+        raise NotImplementedError(f"{self.name} declares personal rounds and has no `personalise`")
+
+    # What is shown
 
     def diagnostics(self, server: ServerT) -> dict[str, float]:
         """Figures of the server state to track each round; keys like ``geometry/gram_error``."""

@@ -1,12 +1,13 @@
 """The coordinator: owns the server state and runs the rounds.
 
-broadcast -> local update on every cohort -> evaluate -> aggregate -> checkpoint -> report
+prepare -> (broadcast -> local update on every cohort -> evaluate -> aggregate -> checkpoint -> report) per
+round -> personal rounds
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,9 +19,9 @@ from fedatlas.platform.federation import state as states
 from fedatlas.platform.federation.checkpoint import Checkpoint
 from fedatlas.platform.federation.host import CohortReport
 from fedatlas.platform.federation.messages import Broadcast, concatenate, undeclared
-from fedatlas.platform.federation.records import RoundRecord, RunResult, summarise
+from fedatlas.platform.federation.records import Preparation, RoundRecord, RunResult, summarise
 from fedatlas.platform.federation.runtime import CohortLost, Job, Runtime
-from fedatlas.platform.federation.scores import ClientWeighting, client_mean
+from fedatlas.platform.federation.scores import ClientWeighting, Scores, client_mean
 
 EvaluationPoint = Literal["after_local", "after_aggregate"]
 MAX_RECOVERIES = 3
@@ -32,11 +33,11 @@ class Schedule:
     """How a run proceeds.
 
     Attributes:
-        rounds: number of rounds R.
+        rounds: number of federated rounds R; a method's personal rounds come on top.
         evaluation: ``after_local`` scores each client's own model after local training and before
             aggregation (the protocol's default); ``after_aggregate`` scores what the next broadcast brings.
         weighting: weights of the client mean of scores.
-        checkpoint_every: rounds between checkpoints; 0 for none but the state before round 0.
+        checkpoint_every: rounds between checkpoints; 0 for none but the state when clients join.
         checkpoint_path: file, or None to keep checkpoints in memory only.
     """
 
@@ -78,6 +79,7 @@ class Coordinator:
         self._schedule = schedule
         self._server: Any = None
         self._records: list[RoundRecord] = []
+        self._preparation: Preparation | None = None
         self._committed: Checkpoint | None = None
         self._recoveries = 0
         self._weights = _score_weights(job, schedule.weighting)
@@ -90,22 +92,34 @@ class Coordinator:
 
     @property
     def finished(self) -> bool:
-        return len(self._records) >= self._schedule.rounds
+        return len(self._records) >= self._total
+
+    @property
+    def _total(self) -> int:
+        return self._schedule.rounds + self._algorithm.personal_rounds
 
     def start(self) -> None:
-        """Set the clients up and continue from the checkpoint file if there is one."""
+        """Set the clients up and continue from the checkpoint file if there is one, else prepare.
+
+        Raises:
+            NonFiniteError: a field of a preparation step is not finite.
+            FedatlasError: cohorts keep dying.
+        """
         begin = time.perf_counter()
         self._server = self._algorithm.init(self._job.task)
         self._committed = Checkpoint(0, states.to_cpu(states.pack(self._server)), None, ())
         path = self._schedule.checkpoint_path
         if path is not None and path.exists():
             self._committed = Checkpoint.load(path)
+        lost: CohortLost | None = None
         try:
             self._runtime.setup(self._job)
             self._return_to(self._committed)
         except CohortLost as error:
-            self._until_done(lambda: None, error)
+            lost = error
+        self._until_done(lambda: None, lost)
         self.startup_seconds = time.perf_counter() - begin
+        self._until_done(self._prepare)
 
     def advance(self) -> RoundRecord:
         """Run one round and return its record.
@@ -120,8 +134,14 @@ class Coordinator:
         target = len(self._records)
 
         def run() -> None:
+            self._prepare()
             while len(self._records) <= target:
-                self._round(len(self._records))
+                number = len(self._records)
+                if number < self._schedule.rounds:
+                    self._round(number)
+                else:
+                    self._personal_round(number)
+                self._maybe_commit()
 
         self._until_done(run)
         return self._records[target]
@@ -154,6 +174,22 @@ class Coordinator:
             clients += [{name: array[row] for name, array in cohort.items()} for row in range(size)]
         return Snapshot(len(self._records) - 1, server, tuple(clients))
 
+    def _prepare(self) -> None:
+        """The exchanges before round 0, unless they have happened."""
+        if self._preparation is not None:
+            return
+        spent = Preparation()
+        for step in range(self._algorithm.preparation_steps):
+            begin = time.perf_counter()
+            broadcast = self._declared(self._algorithm.prepare_broadcast(self._server, step))
+            upload = concatenate([report.upload for report in self._runtime.prepare(broadcast, step)])
+            self._server = self._algorithm.prepare_aggregate(self._server, upload, step)
+            downlink = broadcast.bytes_per_field(self._job.task.clients)
+            spent = spent.added(upload.bytes_per_field(), downlink, time.perf_counter() - begin)
+        self._preparation = spent
+        if self._algorithm.preparation_steps:
+            self._commit()
+
     def _round(self, number: int) -> None:
         begin = time.perf_counter()
         broadcast = self._broadcast(number)
@@ -169,14 +205,54 @@ class Coordinator:
         else:
             scores = self._runtime.evaluate(self._broadcast(number + 1))
         evaluated = time.perf_counter()
+        diagnostics = self._algorithm.diagnostics(self._server)
+        seconds = {
+            "broadcast": sent - begin,
+            "clients": received - sent,
+            "train": _slowest(reports, "train"),
+            "evaluate": _slowest(reports, "evaluate") if local else evaluated - aggregated,
+            "aggregate": aggregated - received,
+            "round": time.perf_counter() - begin,
+        }
+        downlink = broadcast.bytes_per_field(self._job.task.clients)
+        self._record(number, scores, reports, diagnostics, upload.bytes_per_field(), downlink, seconds)
+
+    def _personal_round(self, number: int) -> None:
+        begin = time.perf_counter()
+        step = number - self._schedule.rounds
+        broadcast = self._broadcast(number) if step == 0 else None
+        sent = time.perf_counter()
+        reports = self._runtime.personalise(broadcast, step, number)
+        scores = [report.scores for report in reports if report.scores is not None]
+        done = time.perf_counter()
+        seconds = {
+            "broadcast": sent - begin,
+            "clients": done - sent,
+            "train": _slowest(reports, "train"),
+            "evaluate": _slowest(reports, "evaluate"),
+            "aggregate": 0.0,
+            "round": done - begin,
+        }
+        downlink = broadcast.bytes_per_field(self._job.task.clients) if broadcast is not None else {}
+        self._record(number, scores, reports, {}, {}, downlink, seconds)
+
+    def _record(
+        self,
+        number: int,
+        scores: Sequence[Scores],
+        reports: Sequence[CohortReport],
+        diagnostics: Mapping[str, float],
+        uplink: dict[str, int],
+        downlink: dict[str, int],
+        seconds: dict[str, float],
+    ) -> None:
         validation = np.concatenate([score.validation for score in scores])
         test = np.concatenate([score.test for score in scores])
-        metrics = {
+        local = {
             name: client_mean(np.concatenate([report.metrics[name] for report in reports]))
             for name in reports[0].metrics
         }
-        metrics.update(self._algorithm.diagnostics(self._server))
-        done = time.perf_counter()
+        prepared = number == 0 and self._algorithm.preparation_steps > 0
         self._records.append(
             RoundRecord(
                 round=number,
@@ -184,37 +260,35 @@ class Coordinator:
                 test=client_mean(test, self._weights),
                 client_validation=tuple(validation.tolist()),
                 client_test=tuple(test.tolist()),
-                metrics=metrics,
-                uplink=upload.bytes_per_field(),
-                downlink=broadcast.bytes_per_field(self._job.task.clients),
-                seconds={
-                    "broadcast": sent - begin,
-                    "clients": received - sent,
-                    "train": _slowest(reports, "train"),
-                    "evaluate": _slowest(reports, "evaluate") if local else evaluated - aggregated,
-                    "aggregate": aggregated - received,
-                    "round": done - begin,
-                },
+                metrics={**local, **diagnostics},
+                uplink=uplink,
+                downlink=downlink,
+                seconds=seconds,
+                preparation=self._preparation if prepared else None,
             )
         )
-        self._maybe_commit()
 
     def _broadcast(self, number: int) -> Broadcast:
-        broadcast = self._algorithm.broadcast(self._server, number)
-        extra = undeclared([*broadcast.common, *broadcast.personal], self._algorithm.downloads)
+        return self._declared(self._algorithm.broadcast(self._server, number))
+
+    def _declared(self, broadcast: Broadcast) -> Broadcast:
+        extra = undeclared(broadcast.names(), self._algorithm.downloads)
         if extra:
             raise FedatlasError(f"{self._algorithm.name} broadcasts undeclared fields: {', '.join(extra)}")
         return broadcast
 
     def _maybe_commit(self) -> None:
         done, every = len(self._records), self._schedule.checkpoint_every
-        if every <= 0 or done % every or done >= self._schedule.rounds:
-            return
+        if every > 0 and done % every == 0 and done < self._total:
+            self._commit()
+
+    def _commit(self) -> None:
         self._committed = Checkpoint(
-            next_round=done,
+            next_round=len(self._records),
             server=states.to_cpu(states.pack(self._server)),
             clients=self._runtime.state(),
             records=tuple(self._records),
+            preparation=self._preparation,
         )
         if self._schedule.checkpoint_path is not None:
             self._committed.save(self._schedule.checkpoint_path)
@@ -237,6 +311,7 @@ class Coordinator:
         if checkpoint.clients is not None:
             self._runtime.restore(checkpoint.clients)
         self._records = list(checkpoint.records)
+        self._preparation = checkpoint.preparation
 
 
 def _slowest(reports: Sequence[CohortReport], phase: str) -> float:

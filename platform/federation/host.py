@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedatlas.platform.errors import FedatlasError, NonFiniteError
 from fedatlas.platform.federation import state as states
@@ -24,7 +25,7 @@ class CohortReport:
     """What a cohort returns from one round.
 
     Attributes:
-        upload: fields [k, ...].
+        upload: fields [k, ...] and one tensor per client of the ragged ones.
         scores: scores [k] after local training and before aggregation; None if they were not asked for.
         metrics: tracked figures [k] of local training.
         seconds: wall time of the phases ``train`` (with what the method computes for its upload) and
@@ -74,16 +75,45 @@ class CohortHost:
         begin = time.perf_counter()
         self._receive(broadcast)
         result = self._algorithm.update(self._client, self.cohort, round_number)
-        self._check(result.upload, result.metrics, round_number)
+        self._check(result.upload, result.metrics, f"round {round_number}")
         trained = time.perf_counter()
         scores = self._scores() if score else None
         done = time.perf_counter()
         return CohortReport(
-            upload=Upload({name: tensor.cpu() for name, tensor in result.upload.fields.items()}),
+            upload=result.upload.map(Tensor.cpu),
             scores=scores,
-            metrics={name: value.double().cpu().numpy() for name, value in result.metrics.items()},
+            metrics=_figures(result.metrics),
             seconds={"train": trained - begin, "evaluate": done - trained},
         )
+
+    def prepare(self, broadcast: Broadcast, step: int) -> CohortReport:
+        """The cohort's part of a preparation step.
+
+        Raises:
+            NonFiniteError: an uploaded field is not finite.
+        """
+        begin = time.perf_counter()
+        upload = self._algorithm.prepare(self._client, self.cohort, self._placed(broadcast), step)
+        self._check(upload, {}, f"preparation step {step}")
+        return CohortReport(
+            upload.map(Tensor.cpu), None, seconds={"train": time.perf_counter() - begin, "evaluate": 0.0}
+        )
+
+    def personalise(self, broadcast: Broadcast | None, step: int, round_number: int) -> CohortReport:
+        """Receive the last broadcast (before the first step only), train alone, evaluate.
+
+        Raises:
+            NonFiniteError: a tracked figure is not finite.
+        """
+        begin = time.perf_counter()
+        if broadcast is not None:
+            self._receive(broadcast)
+        metrics = self._algorithm.personalise(self._client, self.cohort, step)
+        self._check(Upload(), metrics, f"round {round_number}")
+        trained = time.perf_counter()
+        scores = self._scores()
+        seconds = {"train": trained - begin, "evaluate": time.perf_counter() - trained}
+        return CohortReport(Upload(), scores, _figures(metrics), seconds)
 
     def evaluate(self, broadcast: Broadcast) -> Scores:
         """Scores after receiving a broadcast, without training."""
@@ -106,20 +136,18 @@ class CohortHost:
         self._client = states.unpack(self._client, states.to_device(rows, self.cohort.device))
 
     def _receive(self, broadcast: Broadcast) -> None:
+        self._algorithm.receive(self._client, self.cohort, self._placed(broadcast))
+
+    def _placed(self, broadcast: Broadcast) -> Broadcast:
         place = self.cohort.device
-        if place.type != "cpu":
-            broadcast = Broadcast(
-                {name: t.to(place) for name, t in broadcast.common.items()},
-                {name: t.to(place) for name, t in broadcast.personal.items()},
-            )
-        self._algorithm.receive(self._client, self.cohort, broadcast)
+        return broadcast if place.type == "cpu" else broadcast.map(lambda tensor: tensor.to(place))
 
     def _scores(self) -> Scores:
         with torch.no_grad():
             return evaluate(self.cohort, self._algorithm.predict(self._client, self.cohort))
 
-    def _check(self, upload: Upload, metrics: Any, round_number: int) -> None:
-        extra = undeclared(upload.fields, self._algorithm.uploads)
+    def _check(self, upload: Upload, metrics: Mapping[str, Tensor], when: str) -> None:
+        extra = undeclared(upload.names(), self._algorithm.uploads)
         if extra:
             raise FedatlasError(f"{self._algorithm.name} uploads undeclared fields: {', '.join(extra)}")
         for name, tensor in [*metrics.items(), *upload.fields.items()]:
@@ -128,4 +156,12 @@ class CohortHost:
                 finite = torch.isfinite(tensor.reshape(tensor.shape[0], -1).sum(dim=1))
                 if not bool(finite.all()):
                     first = int((~finite).nonzero()[0, 0])
-                    raise NonFiniteError(name, self.cohort.clients[first], round_number)
+                    raise NonFiniteError(name, self.cohort.clients[first], when)
+        for name, parts in upload.ragged.items():
+            for client, part in zip(self.cohort.clients, parts, strict=True):
+                if part.is_floating_point() and not bool(torch.isfinite(part.sum())):
+                    raise NonFiniteError(name, client, when)
+
+
+def _figures(metrics: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    return {name: value.detach().double().cpu().numpy() for name, value in metrics.items()}

@@ -6,13 +6,15 @@ communication is accounted by.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 Tensors = dict[str, Tensor]
+Ragged = tuple[Tensor, ...]
+"""One tensor per client, of shapes that differ between clients."""
 
 
 def prefixed(group: str, tensors: Mapping[str, Tensor]) -> Tensors:
@@ -33,17 +35,35 @@ class Broadcast:
     Attributes:
         common: tensors that every client receives.
         personal: tensors [M, ...]; each client receives its row.
+        ragged: one tensor for each of the M clients, of different shapes.
     """
 
     common: Mapping[str, Tensor] = field(default_factory=dict)
     personal: Mapping[str, Tensor] = field(default_factory=dict)
+    ragged: Mapping[str, Ragged] = field(default_factory=dict)
+
+    def names(self) -> tuple[str, ...]:
+        """All field names."""
+        return (*self.common, *self.personal, *self.ragged)
 
     def for_clients(self, clients: Sequence[int]) -> Broadcast:
-        """The part that a cohort receives: personal tensors become [k, ...]."""
-        if not self.personal:
+        """The part that a cohort receives: personal tensors become [k, ...], ragged ones tuples of k."""
+        if not self.personal and not self.ragged:
             return self
         rows = torch.as_tensor(list(clients))
-        return Broadcast(self.common, {name: t[rows] for name, t in self.personal.items()})
+        return Broadcast(
+            self.common,
+            {name: tensor[rows] for name, tensor in self.personal.items()},
+            {name: tuple(parts[m] for m in clients) for name, parts in self.ragged.items()},
+        )
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Broadcast:
+        """The broadcast with every tensor changed."""
+        return Broadcast(
+            {name: change(tensor) for name, tensor in self.common.items()},
+            {name: change(tensor) for name, tensor in self.personal.items()},
+            {name: tuple(change(part) for part in parts) for name, parts in self.ragged.items()},
+        )
 
     def bytes_per_field(self, clients: int) -> dict[str, int]:
         """Bytes sent to M clients in all, by field group."""
@@ -52,20 +72,41 @@ class Broadcast:
             _add(total, name, size(tensor) * clients)
         for name, tensor in self.personal.items():
             _add(total, name, size(tensor))
+        for name, parts in self.ragged.items():
+            _add(total, name, sum(map(size, parts)))
         return total
 
 
 @dataclass(frozen=True)
 class Upload:
-    """What clients send back: tensors with the client axis first, [k, ...] or, once stacked, [M, ...]."""
+    """What clients send back.
+
+    Attributes:
+        fields: tensors with the client axis first, [k, ...] or, once stacked, [M, ...].
+        ragged: one tensor per client, of different shapes: k of them or, once stacked, M.
+    """
 
     fields: Mapping[str, Tensor] = field(default_factory=dict)
+    ragged: Mapping[str, Ragged] = field(default_factory=dict)
+
+    def names(self) -> tuple[str, ...]:
+        """All field names."""
+        return (*self.fields, *self.ragged)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Upload:
+        """The upload with every tensor changed."""
+        return Upload(
+            {name: change(tensor) for name, tensor in self.fields.items()},
+            {name: tuple(change(part) for part in parts) for name, parts in self.ragged.items()},
+        )
 
     def bytes_per_field(self) -> dict[str, int]:
         """Bytes sent by all the clients in this upload, by field group."""
         total: dict[str, int] = {}
         for name, tensor in self.fields.items():
             _add(total, name, size(tensor))
+        for name, parts in self.ragged.items():
+            _add(total, name, sum(map(size, parts)))
         return total
 
 
@@ -73,8 +114,13 @@ def concatenate(uploads: Sequence[Upload]) -> Upload:
     """Uploads of several cohorts, in client order, as one upload [M, ...]."""
     if len(uploads) == 1:
         return uploads[0]
-    names = uploads[0].fields.keys()
-    return Upload({name: torch.cat([u.fields[name] for u in uploads]) for name in names})
+    return Upload(
+        {name: torch.cat([upload.fields[name] for upload in uploads]) for name in uploads[0].fields},
+        {
+            name: tuple(part for upload in uploads for part in upload.ragged[name])
+            for name in uploads[0].ragged
+        },
+    )
 
 
 def undeclared(fields: Iterable[str], declared: Iterable[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Propagation operators of a cohort, built once and shared by all methods.
 
-All are block-diagonal over k*n nodes and symmetric. 0^(-1/2) is 0: an isolated node receives nothing.
+All are block-diagonal over k*n nodes and, but for the mean, symmetric. 0^(-1/2) and 0^(-1) are 0: an isolated
+node receives nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,29 @@ def gcn_operator(cohort: Cohort) -> SparseMatrix:
     return cohort.keep("gcn_operator", build)
 
 
+def mean_operator(cohort: Cohort, self_loops: bool = False) -> SparseMatrix:
+    """Row normalisation D^(-1) A, the mean over neighbours; with self-loops D~^(-1) (A + I)."""
+
+    def rows(adjacency: sp.csr_array) -> sp.csr_array:
+        matrix = adjacency + sp.eye_array(adjacency.shape[0], format="csr") if self_loops else adjacency
+        degree = np.asarray(matrix.sum(axis=1, dtype=np.float64)).ravel()
+        return sp.csr_array(sp.diags_array(1 / np.maximum(degree, 1.0)) @ matrix)
+
+    def build() -> SparseMatrix:
+        return cohort.block_diagonal([rows(a) for a in cohort.adjacencies], symmetric=False)
+
+    return cohort.keep(f"mean_operator/{self_loops}", build)
+
+
+def adjacency_operator(cohort: Cohort) -> SparseMatrix:
+    """Symmetric normalisation without self-loops, D^(-1/2) A D^(-1/2)."""
+
+    def build() -> SparseMatrix:
+        return cohort.block_diagonal([_normalise(a, cohort) for a in cohort.adjacencies])
+
+    return cohort.keep("adjacency_operator", build)
+
+
 def ring_operators(cohort: Cohort, second_hop_limit: int | None = None) -> tuple[SparseMatrix, SparseMatrix]:
     """Normalised exact 1-hop and 2-hop rings, D_k^(-1/2) A_k D_k^(-1/2) (Zhu et al., NeurIPS 2020).
 
@@ -38,7 +62,7 @@ def ring_operators(cohort: Cohort, second_hop_limit: int | None = None) -> tuple
     """
 
     def build() -> tuple[SparseMatrix, SparseMatrix]:
-        first = cohort.block_diagonal([_normalise(a, cohort) for a in cohort.adjacencies])
+        first = adjacency_operator(cohort)
         second = cohort.block_diagonal(
             [_normalise(second_ring(a, second_hop_limit), cohort) for a in cohort.adjacencies]
         )

@@ -12,6 +12,28 @@ from fedatlas.platform.federation.scores import worst_decile
 
 
 @dataclass(frozen=True)
+class Preparation:
+    """What a method exchanged before round 0.
+
+    Attributes:
+        uplink, downlink: bytes of all clients over all steps, by field group.
+        seconds: wall time of all steps.
+    """
+
+    uplink: dict[str, int] = field(default_factory=dict)
+    downlink: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def added(self, uplink: dict[str, int], downlink: dict[str, int], seconds: float) -> Preparation:
+        """With one more step."""
+        return Preparation(_sum(self.uplink, uplink), _sum(self.downlink, downlink), self.seconds + seconds)
+
+
+def _sum(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
+
+
+@dataclass(frozen=True)
 class RoundRecord:
     """One finished round.
 
@@ -22,6 +44,7 @@ class RoundRecord:
         metrics: client means of local figures and the server's diagnostics.
         uplink, downlink: bytes of all clients, by field group.
         seconds: wall time by phase; ``round`` is the whole.
+        preparation: of round 0, what was exchanged before it, if anything.
     """
 
     round: int
@@ -33,6 +56,7 @@ class RoundRecord:
     uplink: dict[str, int] = field(default_factory=dict)
     downlink: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    preparation: Preparation | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """Nested plain values, for checkpoints and messages."""
@@ -41,11 +65,13 @@ class RoundRecord:
     @staticmethod
     def from_plain(values: dict[str, Any]) -> RoundRecord:
         """Inverse of `to_plain`."""
+        before = values["preparation"]
         return RoundRecord(
             **{
                 **values,
                 "client_validation": tuple(values["client_validation"]),
                 "client_test": tuple(values["client_test"]),
+                "preparation": None if before is None else Preparation(**before),
             }
         )
 
@@ -61,6 +87,10 @@ class RoundRecord:
         for group, count in self.downlink.items():
             out[f"comm/downlink_{group}_bytes"] = float(count)
         out.update({f"time/{phase}_seconds": value for phase, value in self.seconds.items()})
+        if self.preparation is not None:
+            out["comm/preparation_uplink_bytes"] = float(sum(self.preparation.uplink.values()))
+            out["comm/preparation_downlink_bytes"] = float(sum(self.preparation.downlink.values()))
+            out["time/preparation_seconds"] = self.preparation.seconds
         return out
 
 
@@ -78,7 +108,9 @@ class RunResult:
             other papers select so, the tables here do not.
         undefined_test_clients: clients left out of the mean at the best round.
         seconds_per_round: median wall time of a round.
-        uplink_bytes_per_round, downlink_bytes_per_round: all clients together, mean over rounds.
+        uplink_bytes_per_round, downlink_bytes_per_round: all clients together, mean over the rounds in which
+            anything travelled.
+        preparation_seconds, preparation_uplink_bytes, preparation_downlink_bytes: before round 0, in all.
     """
 
     best_round: int
@@ -92,6 +124,9 @@ class RunResult:
     seconds_per_round: float
     uplink_bytes_per_round: float
     downlink_bytes_per_round: float
+    preparation_seconds: float = 0.0
+    preparation_uplink_bytes: float = 0.0
+    preparation_downlink_bytes: float = 0.0
 
 
 def summarise(records: Sequence[RoundRecord]) -> RunResult:
@@ -106,6 +141,8 @@ def summarise(records: Sequence[RoundRecord]) -> RunResult:
         chosen = records[best]
     else:
         best, chosen = -1, records[-1]
+    federated = [record for record in records if record.uplink or record.downlink] or records
+    before = records[0].preparation or Preparation()
     return RunResult(
         best_round=best,
         val_score=chosen.validation,
@@ -116,8 +153,11 @@ def summarise(records: Sequence[RoundRecord]) -> RunResult:
         own_best_test_score=_own_best(records),
         undefined_test_clients=int(np.isnan(chosen.client_test).sum()),
         seconds_per_round=float(np.median([record.seconds.get("round", np.nan) for record in records])),
-        uplink_bytes_per_round=float(np.mean([sum(record.uplink.values()) for record in records])),
-        downlink_bytes_per_round=float(np.mean([sum(record.downlink.values()) for record in records])),
+        uplink_bytes_per_round=float(np.mean([sum(record.uplink.values()) for record in federated])),
+        downlink_bytes_per_round=float(np.mean([sum(record.downlink.values()) for record in federated])),
+        preparation_seconds=before.seconds,
+        preparation_uplink_bytes=float(sum(before.uplink.values())),
+        preparation_downlink_bytes=float(sum(before.downlink.values())),
     )
 
 

@@ -41,6 +41,12 @@ class Runtime(Protocol):
     def round(self, broadcast: Broadcast, round_number: int, score: bool = True) -> list[CohortReport]:
         """One local round on every cohort, scored or not. Raises `CohortLost` if a host died."""
 
+    def prepare(self, broadcast: Broadcast, step: int) -> list[CohortReport]:
+        """One preparation step on every cohort."""
+
+    def personalise(self, broadcast: Broadcast | None, step: int, round_number: int) -> list[CohortReport]:
+        """One personal round on every cohort; there is a broadcast before the first one only."""
+
     def evaluate(self, broadcast: Broadcast) -> list[Scores]:
         """Scores after receiving a broadcast."""
 
@@ -90,6 +96,18 @@ class InlineRuntime:
     def round(self, broadcast: Broadcast, round_number: int, score: bool = True) -> list[CohortReport]:
         return [
             host.round(broadcast.for_clients(group), round_number, score)
+            for host, group in zip(self._hosts, self._groups, strict=True)
+        ]
+
+    def prepare(self, broadcast: Broadcast, step: int) -> list[CohortReport]:
+        return [
+            host.prepare(broadcast.for_clients(group), step)
+            for host, group in zip(self._hosts, self._groups, strict=True)
+        ]
+
+    def personalise(self, broadcast: Broadcast | None, step: int, round_number: int) -> list[CohortReport]:
+        return [
+            host.personalise(broadcast and broadcast.for_clients(group), step, round_number)
             for host, group in zip(self._hosts, self._groups, strict=True)
         ]
 

@@ -63,6 +63,11 @@ class SparseMatrix:
         product: Tensor = _Product.apply(dense, self._forward, self._backward)  # type: ignore[no-untyped-call]
         return product
 
+    def to_scipy(self) -> sp.csr_array:
+        """The matrix in main memory."""
+        arrays = (self.values, self._indices, self._pointers)
+        return sp.csr_array(tuple(array.cpu().numpy() for array in arrays), shape=self.shape)
+
     def with_values(self, values: Tensor) -> SparseMatrix:
         """The same structure with other values [nnz] (in row-major order); used by input dropout."""
         if self._order is None:
@@ -73,6 +78,11 @@ class SparseMatrix:
         other._forward = _csr(self._pointers, self._indices, values, self.shape)
         other._backward = self._transpose(values)
         return other
+
+    def scipy(self) -> sp.csr_array:
+        """The matrix in main memory."""
+        parts = (self.values, self._indices, self._pointers)
+        return sp.csr_array(tuple(part.cpu().numpy() for part in parts), shape=self.shape)
 
     def _transpose(self, values: Tensor) -> Tensor:
         assert self._order is not None

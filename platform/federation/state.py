@@ -1,9 +1,9 @@
 """Generic handling of server and client states.
 
 A state is a dataclass of tensors, dictionaries of tensors, plain numbers and nested states. In a client
-state every tensor carries the client axis first and a plain number is the same for all clients. Nothing
-else is needed to save a state, to load it under another placement, or to check it. Fields with metadata
-``transient`` are caches and are left out.
+state every tensor carries the client axis first, a tuple holds one tensor per client (of shapes that may
+differ), and a plain number is the same for all clients. Nothing else is needed to save a state, to load it
+under another placement, or to check it. Fields with metadata ``transient`` are caches and are left out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,16 @@ def gather(parts: Sequence[Packed]) -> Packed:
 def select(packed: Packed, clients: Sequence[int]) -> Packed:
     """Rows of a gathered client state for some clients."""
     rows = torch.as_tensor(list(clients))
-    return _map(packed, lambda tensor: tensor[rows])
+
+    def take(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value[rows]
+        if isinstance(value, tuple):
+            return tuple(value[m] for m in clients) if value else value
+        return {name: take(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+    selected: Packed = take(packed)
+    return selected
 
 
 def to_cpu(packed: Packed) -> Packed:
@@ -73,6 +82,8 @@ def _map(packed: Packed, change: Callable[[Tensor], Tensor]) -> Packed:
     def apply(value: Any) -> Any:
         if isinstance(value, Tensor):
             return change(value)
+        if isinstance(value, tuple):
+            return tuple(change(part) for part in value)
         return _map(value, change) if isinstance(value, dict) else value
 
     return {name: apply(value) for name, value in packed.items()}
@@ -83,6 +94,8 @@ def _pack_value(value: Any) -> Any:
         return pack(value)
     if isinstance(value, dict):
         return {name: _pack_value(item) for name, item in value.items()}
+    if isinstance(value, tuple) and all(isinstance(part, Tensor) for part in value):
+        return value
     if value is None or isinstance(value, Tensor | int | float | bool | str):
         return value
     raise TypeError(f"a state cannot hold {type(value).__name__}")
@@ -93,6 +106,8 @@ def _unpack_value(template: Any, value: Any) -> Any:
         return unpack(template, value)
     if isinstance(value, Tensor):
         return value.clone()
+    if isinstance(value, tuple):
+        return tuple(part.clone() for part in value)
     if isinstance(value, dict):
         return {name: _unpack_value(None, item) for name, item in value.items()}
     return value
@@ -102,6 +117,8 @@ def _gather_value(values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, Tensor):
         return torch.cat(values)
+    if isinstance(first, tuple):
+        return tuple(part for value in values for part in value)
     if isinstance(first, dict):
         return {name: _gather_value([value[name] for value in values]) for name in first}
     if any(value != first for value in values):

@@ -108,7 +108,7 @@ def test_a_run_that_breaks_is_marked_failed(results: Path) -> None:
     [row] = reading.trials(Store(), SINGLE_RUNS).to_dict("records")
     assert row["status"] == "FAILED"
     assert row["error"] == str(caught.value)
-    assert f"client {caught.value.client} in round {caught.value.round}" in row["error"]
+    assert f"client {caught.value.client} in {caught.value.when}" in row["error"]
 
 
 def test_an_unreachable_store_costs_nothing_but_a_sync(

@@ -194,7 +194,7 @@ def test_nonfinite_loss_crosses_the_process_border_with_client_and_round(
     coordinator.start()
     with pytest.raises(NonFiniteError) as caught:
         coordinator.advance()
-    assert (caught.value.client, caught.value.round) == (2, 0)
+    assert (caught.value.client, caught.value.when) == (2, "round 0")
     assert "client 2 in round 0" in str(caught.value)
 
 

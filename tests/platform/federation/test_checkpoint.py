@@ -57,12 +57,12 @@ def test_another_format_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "FORMAT", 99)
     example().save(tmp_path / "c")
     monkeypatch.undo()
-    with pytest.raises(FedatlasError, match="has format 99, this version reads 1"):
+    with pytest.raises(FedatlasError, match="has format 99, this version reads 2"):
         Checkpoint.load(tmp_path / "c")
 
 
 @pytest.mark.parametrize(
-    "content", [[1, 2], {"other": 1}, {"format": 1}, {"format": 1, "next_round": 0}], ids=str
+    "content", [[1, 2], {"other": 1}, {"format": 2}, {"format": 2, "next_round": 0}], ids=str
 )
 def test_a_file_that_is_something_else_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "c")
