@@ -25,6 +25,7 @@ class FedAvg(WeightSharing[WeightSharingConfiguration, SharedServer, SharedClien
 
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg"
+    partial_participation: ClassVar[bool] = True
 
 
 class FedOptConfiguration(WeightSharingConfiguration):
@@ -47,4 +48,5 @@ class FedOpt(WeightSharing[FedOptConfiguration, SharedServer, SharedClient]):
 
     name: ClassVar[str] = "fedopt"
     title: ClassVar[str] = "FedOpt"
+    partial_participation: ClassVar[bool] = True
     configuration_type: ClassVar[type[MethodConfiguration]] = FedOptConfiguration

@@ -116,6 +116,7 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
 
     name: ClassVar[str] = "fedgmc"
     title: ClassVar[str] = "FedGMC"
+    partial_participation: ClassVar[bool] = True
     note: ClassVar[str] = "loss weights below the published 1, training labels only"
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"semantic", "structural"}
     downloads: ClassVar[frozenset[str]] = WeightSharing.downloads | {"anchors", "templates"}

@@ -30,4 +30,5 @@ class FedPer(WeightSharing[FedPerConfiguration, SharedServer, SharedClient]):
 
     name: ClassVar[str] = "fedper"
     title: ClassVar[str] = "FedPer"
+    partial_participation: ClassVar[bool] = True
     configuration_type: ClassVar[type[MethodConfiguration]] = FedPerConfiguration

@@ -46,6 +46,7 @@ class FedProx(WeightSharing[FedProxConfiguration, SharedServer, FedProxClient]):
 
     name: ClassVar[str] = "fedprox"
     title: ClassVar[str] = "FedProx"
+    partial_participation: ClassVar[bool] = True
     note: ClassVar[str] = "with one local epoch identical to FedAvg"
     configuration_type: ClassVar[type[MethodConfiguration]] = FedProxConfiguration
 

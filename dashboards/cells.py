@@ -29,6 +29,8 @@ CONVENTIONS = (
     "evaluation",
     "weighting",
     "client_features",
+    "concentration",
+    "participation",
     "uncut",
 )
 """Settings that a column shares; a published figure needs the values of the papers' protocol."""

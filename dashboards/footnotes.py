@@ -13,6 +13,7 @@ _COMPARED = ("rounds", "epochs", "features", "precision")
 _RULES = {
     "fedavg": "weights averaged after each client's Adam",
     "fedopt": "gradients averaged, one Adam step on the server",
+    "personalised": "every client receives an average of its own",
 }
 _TRAVELLING = {
     "all": "all weights travel",

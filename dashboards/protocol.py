@@ -23,6 +23,8 @@ _ALWAYS = {
     "weighting": "uniform",
     "client_features": "same",
     "uncut": "False",
+    "concentration": "None",
+    "participation": "None",
     "partition_seed": "0",
     "precision": "float32",
 }

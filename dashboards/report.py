@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fedatlas.dashboards.cells import UNKNOWN, Repetition, scenario_title, unfinished
 from fedatlas.dashboards.figures import Style, convergence, method_styles
 from fedatlas.dashboards.footnotes import row_notes, scenario_notes
-from fedatlas.dashboards.literature import PAPER
+from fedatlas.dashboards.literature import MAIN_TABLES
 from fedatlas.dashboards.tables import METRIC_NAMES, ScenarioTable, method_by_scenario, score_text
 from fedatlas.platform.errors import FedatlasError, TrackingError, unknown_name
 from fedatlas.platform.tracking import reading
@@ -115,7 +115,7 @@ def _context(
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": version("fedatlas"),
         "tables": tables,
-        "paper": PAPER,
+        "papers": " and ".join(MAIN_TABLES),
         "counts": {
             "finished": len(repetitions),
             "failed": len(failures),

@@ -59,7 +59,9 @@ class Planned:
     def schedule(self, checkpoint: Path | None, every: int = 25) -> Schedule:
         """Rounds, evaluation and checkpoints."""
         given = self.resolved.experiment
-        return Schedule(self._federated, given.evaluation, given.weighting, every, checkpoint)
+        return Schedule(
+            self._federated, given.evaluation, given.weighting, every, checkpoint, given.participation
+        )
 
 
 def planned(resolved: Resolved) -> Planned:

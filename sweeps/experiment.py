@@ -50,6 +50,8 @@ class Experiment(Scenario):
     """When clients are scored."""
     weighting: ClientWeighting = "uniform"
     """Weights of the mean over clients."""
+    participation: float | None = Field(default=None, gt=0, le=1)
+    """Share of the clients that train in each round, drawn anew for each; all if not given."""
     precision: Precision = "float32"
     """Floating-point type of training."""
     options: dict[str, Any] = Field(default_factory=dict)
@@ -95,8 +97,9 @@ class Resolved(BaseModel):
         values = self.experiment.model_dump(mode="json")
         for name in (*EXECUTION_FIELDS, "label"):
             values.pop(name)
-        # So that an option which a later version adds, and which is off, does not make old results stale.
-        values["options"] = {key: value for key, value in values["options"].items() if value is not None}
+        # So that a key which a later version adds, and which is not set, does not make old results stale.
+        values["options"] = _given(values["options"])
+        values = _given(values)
         values["protocol_version"] = PROTOCOL_VERSION
         values["method_version"] = self.method_version
         if self.experiment.partition in ("metis", "metis-overlap"):
@@ -129,6 +132,10 @@ class Resolved(BaseModel):
         return f"{given.label}/{given.dataset}/{given.partition}-{given.clients}/seed-{given.seed}"
 
 
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def experiment(values: Mapping[str, Any]) -> Experiment:
     """Check the values of an experiment.
 
@@ -159,6 +166,10 @@ def resolve(given: Experiment) -> Resolved:
     for name in EXPERIMENT_KEYS:
         if given.options.get(name, getattr(given, name)) != getattr(given, name):
             raise ConfigurationError(f"{name} is a setting of the experiment, not an option of the method")
+    if given.participation is not None and not kind.partial_participation:
+        raise ConfigurationError(
+            f"participation={given.participation}: {kind.title} needs all clients in each round: leave it out"
+        )
     tuned = preset(given.algorithm, given.dataset)
     rounds = given.rounds or tuned.pop("rounds", published.rounds)
     epochs = given.epochs or tuned.pop("epochs", published.epochs)

@@ -8,7 +8,7 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,9 +98,16 @@ class CohortActor:
         """Forget the clients."""
         self._host = None
 
-    def round(self, common: Arrays, own: Own, round_number: int, score: bool) -> tuple[Own, CohortReport]:
+    def round(
+        self,
+        common: Arrays,
+        own: Own,
+        round_number: int,
+        score: bool,
+        participants: Collection[int] | None,
+    ) -> tuple[Own, CohortReport]:
         """Train, evaluate and upload in one call; the upload travels as arrays."""
-        return _sent(self._leased().round(_received(common, own), round_number, score))
+        return _sent(self._leased().round(_received(common, own), round_number, score, participants))
 
     def prepare(self, common: Arrays, own: Own, step: int) -> tuple[Own, CohortReport]:
         """One preparation step; the upload travels as arrays."""
@@ -280,8 +287,14 @@ class ActorRuntime:
             calls.append(actor.lease.remote(job.algorithm, graphs, job.task, job.precision))
         _get(calls)
 
-    def round(self, broadcast: Broadcast, round_number: int, score: bool = True) -> list[CohortReport]:
-        return _returned(self._send("round", broadcast, round_number, score))
+    def round(
+        self,
+        broadcast: Broadcast,
+        round_number: int,
+        score: bool = True,
+        participants: Collection[int] | None = None,
+    ) -> list[CohortReport]:
+        return _returned(self._send("round", broadcast, round_number, score, participants))
 
     def prepare(self, broadcast: Broadcast, step: int) -> list[CohortReport]:
         return _returned(self._send("prepare", broadcast, step))

@@ -57,6 +57,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         configuration_type: its options with their defaults.
         default_backbone: network that it uses if nothing else is asked for; None if it has no choice.
         backbones: networks that it can use; None for all.
+        partial_participation: its server can do with uploads of some clients only, [|S|, ...].
         uploads, downloads: field groups that the method may send; others are refused by the runtime.
         note: which reading of the paper this is, where the paper leaves it open; shown under tables.
         configuration: the options of this instance.
@@ -71,6 +72,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     configuration_type: ClassVar[type[MethodConfiguration]] = MethodConfiguration
     default_backbone: ClassVar[str | None] = None
     backbones: ClassVar[tuple[str, ...] | None] = None
+    partial_participation: ClassVar[bool] = False
 
     configuration: MethodConfiguration
 

@@ -22,6 +22,7 @@ from fedatlas.platform.federation.messages import Broadcast, concatenate, undecl
 from fedatlas.platform.federation.records import Preparation, RoundRecord, RunResult, summarise
 from fedatlas.platform.federation.runtime import CohortLost, Job, Runtime
 from fedatlas.platform.federation.scores import ClientWeighting, Scores, client_mean
+from fedatlas.platform.randomness import SERVER, stream
 
 EvaluationPoint = Literal["after_local", "after_aggregate"]
 MAX_RECOVERIES = 3
@@ -39,6 +40,7 @@ class Schedule:
         weighting: weights of the client mean of scores.
         checkpoint_every: rounds between checkpoints; 0 for none but the state when clients join.
         checkpoint_path: file, or None to keep checkpoints in memory only.
+        participation: share of the clients that train in each round, drawn anew for each; None for all.
     """
 
     rounds: int
@@ -46,6 +48,7 @@ class Schedule:
     weighting: ClientWeighting = "uniform"
     checkpoint_every: int = 25
     checkpoint_path: Path | None = None
+    participation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,8 @@ class Coordinator:
         broadcast = self._broadcast(number)
         sent = time.perf_counter()
         local = self._schedule.evaluation == "after_local"
-        reports = self._runtime.round(broadcast, number, score=local)
+        participants = self._participants(number)
+        reports = self._runtime.round(broadcast, number, local, participants)
         received = time.perf_counter()
         upload = concatenate([report.upload for report in reports])
         self._server = self._algorithm.aggregate(self._server, upload, number)
@@ -214,8 +218,17 @@ class Coordinator:
             "aggregate": aggregated - received,
             "round": time.perf_counter() - begin,
         }
-        downlink = broadcast.bytes_per_field(self._job.task.clients)
+        received_by = broadcast if participants is None else broadcast.for_clients(participants)
+        downlink = received_by.bytes_per_field(len(participants or self._job.graphs))
         self._record(number, scores, reports, diagnostics, upload.bytes_per_field(), downlink, seconds)
+
+    def _participants(self, number: int) -> tuple[int, ...] | None:
+        share = self._schedule.participation
+        if share is None:
+            return None
+        total = len(self._job.graphs)
+        draw = stream(self._job.task.seed, SERVER, number, "participants").permutation(total)
+        return tuple(sorted(int(m) for m in draw[: max(1, round(share * total))]))
 
     def _personal_round(self, number: int) -> None:
         begin = time.perf_counter()

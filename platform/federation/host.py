@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedatlas.platform.errors import FedatlasError, NonFiniteError
 from fedatlas.platform.federation import state as states
 from fedatlas.platform.federation.cohort import Precision, Task, stack
-from fedatlas.platform.federation.contract import Algorithm
+from fedatlas.platform.federation.contract import Algorithm, LocalUpdate
 from fedatlas.platform.federation.messages import Broadcast, Upload, undeclared
 from fedatlas.platform.federation.scores import Scores, evaluate
 from fedatlas.platform.graphs.graph import ClientGraph
@@ -61,20 +61,28 @@ class CohortHost:
         self.cohort = stack(graphs, task, precision, device)
         self._client = algorithm.join(self.cohort)
 
-    def round(self, broadcast: Broadcast, round_number: int, score: bool = True) -> CohortReport:
+    def round(
+        self,
+        broadcast: Broadcast,
+        round_number: int,
+        score: bool = True,
+        participants: Collection[int] | None = None,
+    ) -> CohortReport:
         """Receive, train, evaluate.
 
         Args:
             broadcast: personal fields already cut to the cohort, [k, ...].
             round_number: 0-based.
             score: whether to evaluate.
+            participants: clients that train and upload in this round; the others receive, to be evaluated.
+                None: all.
 
         Raises:
             NonFiniteError: a loss or an uploaded field is not finite.
         """
         begin = time.perf_counter()
         self._receive(broadcast)
-        result = self._algorithm.update(self._client, self.cohort, round_number)
+        result = self._update(round_number, participants)
         self._check(result.upload, result.metrics, f"round {round_number}")
         trained = time.perf_counter()
         scores = self._scores() if score else None
@@ -135,6 +143,18 @@ class CohortHost:
         rows = states.select(packed, self.cohort.clients)
         self._client = states.unpack(self._client, states.to_device(rows, self.cohort.device))
 
+    def _update(self, round_number: int, participants: Collection[int] | None) -> LocalUpdate:
+        if participants is None or set(self.cohort.clients) <= set(participants):
+            return self._algorithm.update(self._client, self.cohort, round_number)
+        before = states.to_device(states.to_cpu(states.pack(self._client)), self.cohort.device)
+        result = self._algorithm.update(self._client, self.cohort, round_number)
+        rows = torch.tensor([client in participants for client in self.cohort.clients])
+        merged = states.merge(before, states.pack(self._client), rows)
+        self._client = states.unpack(self._client, merged)
+        chosen = rows.nonzero()[:, 0].tolist()
+        metrics = {name: value[chosen] for name, value in result.metrics.items()}
+        return LocalUpdate(result.upload.rows(chosen), metrics)
+
     def _receive(self, broadcast: Broadcast) -> None:
         self._algorithm.receive(self._client, self.cohort, self._placed(broadcast))
 
@@ -153,7 +173,7 @@ class CohortHost:
         for name, tensor in [*metrics.items(), *upload.fields.items()]:
             if tensor.is_floating_point():
                 # A sum is finite only if every entry is, and reads the tensor once without a copy.
-                finite = torch.isfinite(tensor.reshape(tensor.shape[0], -1).sum(dim=1))
+                finite = torch.isfinite(tensor.flatten(1).sum(dim=1) if tensor.dim() > 1 else tensor)
                 if not bool(finite.all()):
                     first = int((~finite).nonzero()[0, 0])
                     raise NonFiniteError(name, self.cohort.clients[first], when)

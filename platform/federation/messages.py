@@ -93,6 +93,14 @@ class Upload:
         """All field names."""
         return (*self.fields, *self.ragged)
 
+    def rows(self, positions: Sequence[int]) -> Upload:
+        """The part of some clients, by their position."""
+        index = torch.as_tensor(list(positions), dtype=torch.int64)
+        return Upload(
+            {name: tensor[index.to(tensor.device)] for name, tensor in self.fields.items()},
+            {name: tuple(parts[p] for p in positions) for name, parts in self.ragged.items()},
+        )
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Upload:
         """The upload with every tensor changed."""
         return Upload(

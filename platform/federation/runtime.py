@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,7 +38,13 @@ class Runtime(Protocol):
     def setup(self, job: Job) -> None:
         """Make every client join."""
 
-    def round(self, broadcast: Broadcast, round_number: int, score: bool = True) -> list[CohortReport]:
+    def round(
+        self,
+        broadcast: Broadcast,
+        round_number: int,
+        score: bool = True,
+        participants: Collection[int] | None = None,
+    ) -> list[CohortReport]:
         """One local round on every cohort, scored or not. Raises `CohortLost` if a host died."""
 
     def prepare(self, broadcast: Broadcast, step: int) -> list[CohortReport]:
@@ -93,9 +99,15 @@ class InlineRuntime:
             for group in self._groups
         ]
 
-    def round(self, broadcast: Broadcast, round_number: int, score: bool = True) -> list[CohortReport]:
+    def round(
+        self,
+        broadcast: Broadcast,
+        round_number: int,
+        score: bool = True,
+        participants: Collection[int] | None = None,
+    ) -> list[CohortReport]:
         return [
-            host.round(broadcast.for_clients(group), round_number, score)
+            host.round(broadcast.for_clients(group), round_number, score, participants)
             for host, group in zip(self._hosts, self._groups, strict=True)
         ]
 

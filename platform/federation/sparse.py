@@ -63,11 +63,6 @@ class SparseMatrix:
         product: Tensor = _Product.apply(dense, self._forward, self._backward)  # type: ignore[no-untyped-call]
         return product
 
-    def to_scipy(self) -> sp.csr_array:
-        """The matrix in main memory."""
-        arrays = (self.values, self._indices, self._pointers)
-        return sp.csr_array(tuple(array.cpu().numpy() for array in arrays), shape=self.shape)
-
     def with_values(self, values: Tensor) -> SparseMatrix:
         """The same structure with other values [nnz] (in row-major order); used by input dropout."""
         if self._order is None:

@@ -68,6 +68,28 @@ def select(packed: Packed, clients: Sequence[int]) -> Packed:
     return selected
 
 
+def merge(before: Packed, after: Packed, rows: Tensor) -> Packed:
+    """A packed client state with the given rows from `after` and the others from `before`.
+
+    Plain numbers are those of `after`.
+
+    Args:
+        before, after: states of the same k clients.
+        rows: bool [k].
+    """
+
+    def choose(old: Any, new: Any) -> Any:
+        if isinstance(new, Tensor):
+            return torch.where(rows.to(new.device).view(-1, *[1] * (new.dim() - 1)), new, old)
+        if isinstance(new, tuple):
+            return tuple(b if chosen else a for a, b, chosen in zip(old, new, rows.tolist(), strict=True))
+        if isinstance(new, dict):
+            return {name: choose(old[name], item) for name, item in new.items()}
+        return new
+
+    return {name: choose(before[name], value) for name, value in after.items()}
+
+
 def to_cpu(packed: Packed) -> Packed:
     """Copies of all tensors in main memory, detached from the running state."""
     return _map(packed, lambda tensor: tensor.detach().to("cpu", copy=True))

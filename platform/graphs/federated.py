@@ -13,7 +13,14 @@ from fedatlas.platform.errors import ConfigurationError, PartitionError, unknown
 from fedatlas.platform.graphs.catalog import entry
 from fedatlas.platform.graphs.graph import Array, ClientGraph, FederatedGraph, Graph, Split
 from fedatlas.platform.graphs.loading import load
-from fedatlas.platform.graphs.partition import MODES, Mode, Partition, listing, partition
+from fedatlas.platform.graphs.partition import (
+    CONCENTRATION,
+    MODES,
+    Mode,
+    Partition,
+    listing,
+    partition,
+)
 from fedatlas.platform.graphs.preprocessing import SCALINGS, Scaling, largest_component, scale_features
 from fedatlas.platform.graphs.splits import random_split
 from fedatlas.platform.randomness import stream
@@ -43,6 +50,8 @@ class Scenario(BaseModel):
     """Draws the split. Repetitions of an experiment differ in it and share the partition."""
     partition_seed: int = Field(default=0, ge=0, lt=2**31 - 1)
     """Seed of METIS, Louvain, the random assignment and the overlapping draws."""
+    concentration: float | None = Field(default=None, gt=0)
+    """Of ``partition=label-skew``: beta of the Dirichlet distribution; small values mean strong skew."""
     features: Literal["default"] | Scaling = "default"
     """Scaling of the features; ``default`` is the protocol's for the data set (``row`` or ``none``)."""
     component: Component = "largest"
@@ -82,7 +91,12 @@ def build(scenario: Scenario) -> FederatedGraph:
     graph = preprocess(scenario)
     split = random_split(graph.nodes, *_fractions(scenario), scenario.seed)
     parts = _partition(
-        scenario.dataset, scenario.component, scenario.partition, scenario.clients, scenario.partition_seed
+        scenario.dataset,
+        scenario.component,
+        scenario.partition,
+        scenario.clients,
+        scenario.partition_seed,
+        scenario.concentration,
     )
     sha256 = data_sha256(scenario.dataset)
     if scenario.uncut:
@@ -92,7 +106,7 @@ def build(scenario: Scenario) -> FederatedGraph:
 
 
 def concrete(scenario: Scenario) -> dict[str, object]:
-    """What the scenario leaves to the data set: `features`, `train_fraction` and `test_fraction`.
+    """What the scenario leaves open: `features`, `train_fraction`, `test_fraction` and `concentration`.
 
     Raises:
         ConfigurationError: the data set does not exist, or settings contradict each other.
@@ -101,8 +115,19 @@ def concrete(scenario: Scenario) -> dict[str, object]:
         raise ConfigurationError(
             "uncut=true holds the whole graph in one client: client_features must be 'same'"
         )
+    skewed = scenario.partition == "label-skew"
+    if scenario.concentration is not None and not skewed:
+        raise ConfigurationError(
+            f"concentration={scenario.concentration:g} belongs to partition=label-skew, "
+            f"not to partition={scenario.partition}"
+        )
     train, test = _fractions(scenario)
-    return {"features": _scaling(scenario), "train_fraction": train, "test_fraction": test}
+    return {
+        "features": _scaling(scenario),
+        "train_fraction": train,
+        "test_fraction": test,
+        "concentration": scenario.concentration or (CONCENTRATION if skewed else None),
+    }
 
 
 def preprocess(scenario: Scenario) -> Graph:
@@ -236,5 +261,7 @@ def _whole(dataset: str, component: str) -> Graph:
 
 
 @lru_cache(maxsize=16)
-def _partition(dataset: str, component: str, mode: Mode, clients: int, seed: int) -> Partition:
-    return partition(_whole(dataset, component), mode, clients, seed)
+def _partition(
+    dataset: str, component: str, mode: Mode, clients: int, seed: int, concentration: float | None
+) -> Partition:
+    return partition(_whole(dataset, component), mode, clients, seed, concentration)

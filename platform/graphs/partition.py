@@ -16,10 +16,14 @@ from fedatlas.platform.graphs.graph import Array, Graph
 from fedatlas.platform.graphs.metis import k_way
 from fedatlas.platform.randomness import SERVER, stream
 
-Mode: TypeAlias = Literal["metis", "metis-overlap", "random", "louvain"]
+Mode: TypeAlias = Literal["metis", "metis-overlap", "random", "louvain", "label-skew"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 DRAWS = 5
 """Overlapping clients drawn from each METIS part."""
+CONCENTRATION = 0.5
+"""Of ``label-skew`` if none is given."""
+LEAST_NODES = 10
+ATTEMPTS = 1000
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,9 @@ def metis_binding() -> str:
     return f"pymetis {version('pymetis')}, k-way"
 
 
-def partition(graph: Graph, mode: str, clients: int, seed: int = 0) -> Partition:
+def partition(
+    graph: Graph, mode: str, clients: int, seed: int = 0, concentration: float | None = None
+) -> Partition:
     """Divide the nodes of a graph among M clients.
 
     Modes:
@@ -63,12 +69,16 @@ def partition(graph: Graph, mode: str, clients: int, seed: int = 0) -> Partition
             are cut along a breadth-first order into equal pieces below it, then the largest piece left goes
             to the client with the fewest nodes. The limit makes at least M pieces, so no client is empty, and
             keeps every client below 2n/M nodes.
+        ``label-skew``: the nodes of each class are dealt out in proportions drawn from Dirichlet(beta):
+            the smaller beta, the more clients differ in their classes (Hsu et al., arXiv 1909.06335). Drawn
+            again until every client has 10 nodes, or half of an equal share if that is less.
 
     Args:
         graph: n nodes.
         mode: one of `MODES`.
         clients: M, from 1 to n; a multiple of 5 for ``metis-overlap``.
         seed: of METIS, the draws, the permutation and Louvain; 0..2^31-2.
+        concentration: beta > 0 of ``label-skew``; `CONCENTRATION` if not given.
 
     Raises:
         ConfigurationError: the mode does not exist.
@@ -93,6 +103,9 @@ def partition(graph: Graph, mode: str, clients: int, seed: int = 0) -> Partition
         order = stream(seed, SERVER, -1, "partition").permutation(graph.nodes)
         members = [np.sort(piece) for piece in np.array_split(order, clients)]
         return Partition("random", clients, tuple(members))
+    if mode == "label-skew":
+        skewed = _label_skewed(graph, clients, seed, concentration or CONCENTRATION)
+        return Partition("label-skew", clients, tuple(skewed))
     return Partition("louvain", clients, tuple(_louvain(graph, clients, seed)))
 
 
@@ -132,6 +145,25 @@ def _overlapping(graph: Graph, clients: int, seed: int) -> list[Array]:
         draw = stream(seed, client, -1, "overlap").permutation(len(nodes))[: len(nodes) // 2]
         members.append(nodes[np.sort(draw)])
     return members
+
+
+def _label_skewed(graph: Graph, clients: int, seed: int, concentration: float) -> list[Array]:
+    draws = stream(seed, SERVER, -1, "label-skew")
+    least = max(1, min(LEAST_NODES, graph.nodes // (2 * clients)))
+    of_class = [np.flatnonzero(graph.labels == label) for label in np.unique(graph.labels)]
+    owner = np.empty(graph.nodes, dtype=np.int64)
+    for _ in range(ATTEMPTS):
+        for nodes in of_class:
+            shares = draws.dirichlet(np.full(clients, concentration))
+            bounds = np.round(np.cumsum(shares)[:-1] * len(nodes)).astype(np.int64)
+            for client, part in enumerate(np.split(draws.permutation(nodes), bounds)):
+                owner[part] = client
+        if np.bincount(owner, minlength=clients).min() >= least:
+            return _groups(owner, clients)
+    raise PartitionError(
+        f"concentration={concentration:g} left one of clients={clients} with fewer than {least} of the "
+        f"{graph.nodes} nodes in {ATTEMPTS} draws: use a larger concentration or fewer clients"
+    )
 
 
 def _louvain(graph: Graph, clients: int, seed: int) -> list[Array]:

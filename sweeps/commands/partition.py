@@ -17,7 +17,7 @@ LISTED_CLASSES = 8
 def partition(
     dataset: Annotated[str, typer.Argument(help="Data set, a name in the catalog.")],
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 10,
-    mode: Annotated[str, typer.Option(help="metis, metis-overlap, random or louvain.")] = "metis",
+    mode: Annotated[str, typer.Option(help="metis, metis-overlap, random, louvain or label-skew.")] = "metis",
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     partition_seed: Annotated[int, typer.Option(min=0, max=2**31 - 2, help="Seed of the partition.")] = 0,
     features: Annotated[str, typer.Option(help="default, none, row, l2 or binary.")] = "default",

@@ -16,7 +16,7 @@ def run(
     dataset: Annotated[str, typer.Option(help="Data set, see `fedatlas data list`.")],
     algorithm: Annotated[str, typer.Option(help="Method, see `fedatlas algorithms`.")],
     clients: Annotated[int, typer.Option(help="Number of clients.")] = 10,
-    partition: Annotated[str, typer.Option(help="metis, metis-overlap, random or louvain.")] = "metis",
+    partition: Annotated[str, typer.Option(help="metis, metis-overlap, random, louvain or label-skew.")] = "metis",
     backbone: Annotated[str | None, typer.Option(help="gcn or h2gcn; the method's own by default.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of split, initialisation and training.")] = 0,
     rounds: Annotated[int | None, typer.Option(help="Rounds; the protocol's by default.")] = None,

@@ -35,7 +35,7 @@ def test_a_cell_is_mean_and_population_deviation_in_percent() -> None:
     assert found.std == pytest.approx((8 / 3) ** 0.5)
     assert found.last == pytest.approx(81)
     assert found.seeds == (0, 1, 2)
-    assert found.published == (83.65, 0.16)
+    assert found.published == (83.65, 0.16, "FedGMC")
 
 
 def test_best_and_rank_only_where_every_seed_is_there() -> None:

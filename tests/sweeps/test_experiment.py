@@ -130,7 +130,8 @@ def test_the_fingerprint_changes_with_everything_that_decides_the_numbers() -> N
 
 def test_every_key_is_identity_or_execution() -> None:
     versions = {"method_version", "protocol_version", "metis"}
-    identity = set(resolved().identity()) - versions
+    skewed = resolved(partition="label-skew", participation=0.5)
+    identity = set(skewed.identity()) - versions
     assert identity == set(Experiment.model_fields) - set(EXECUTION_FIELDS) - {"label"}
 
 
@@ -158,3 +159,22 @@ def test_params_are_flat_and_leave_execution_out() -> None:
 def test_an_experiment_is_frozen() -> None:
     with pytest.raises(ValidationError):
         resolved().experiment.seed = 3  # type: ignore[misc]
+
+
+def test_concentration_belongs_to_label_skew() -> None:
+    assert resolved(partition="label-skew").experiment.concentration == 0.5
+    assert resolved().experiment.concentration is None
+    with pytest.raises(ConfigurationError, match=r"concentration=0\.1 belongs to partition=label-skew"):
+        resolved(concentration=0.1)
+
+
+def test_participation_is_refused_where_the_server_needs_everybody() -> None:
+    assert resolved(participation=0.5).experiment.participation == 0.5
+    with pytest.raises(ConfigurationError, match=r"participation=0\.5: Local needs all clients"):
+        resolved(algorithm="local", participation=0.5)
+
+
+def test_a_key_that_is_not_set_is_not_part_of_the_identity() -> None:
+    assert "participation" not in resolved().identity()
+    assert "hops" not in resolved().identity()["options"]
+    assert resolved(participation=1.0).identity() != resolved().identity()

@@ -175,8 +175,8 @@ class Dying(InlineRuntime):
         if method == self._method and number in self._left:
             raise CohortLost(f"{method} {number}")
 
-    def round(self, broadcast, round_number, score=True):
-        reports = super().round(broadcast, round_number, score)
+    def round(self, broadcast, round_number, score=True, participants=None):
+        reports = super().round(broadcast, round_number, score, participants)
         self._count("round")
         return reports
 
@@ -214,8 +214,8 @@ def test_a_loss_at_any_point_does_not_change_the_run(make_job, method, calls):
 @pytest.mark.parametrize("method", ["recover", "restore"])
 def test_a_loss_during_recovery_is_recovered_too(make_job, method):
     class Twice(Dying):
-        def round(self, broadcast, round_number, score=True):
-            reports = super().round(broadcast, round_number, score)
+        def round(self, broadcast, round_number, score=True, participants=None):
+            reports = super().round(broadcast, round_number, score, participants)
             if self.calls["round"] == 3:
                 raise CohortLost("round 3")
             return reports

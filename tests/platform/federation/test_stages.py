@@ -224,3 +224,40 @@ def test_what_is_not_finite_in_a_preparation_step_is_refused(job):
 def test_undeclared_fields_of_a_preparation_step_are_refused(job):
     with pytest.raises(FedatlasError, match="staged broadcasts undeclared fields: labels"):
         finish(replace(job, algorithm=Staged(undeclared=True)))
+
+
+# Participation
+
+
+@pytest.mark.parametrize("per_cohort", [1, 2, 3])
+def test_only_participants_train_and_send(make_job, per_cohort):
+    job = replace(make_job(), algorithm=Staged(preparation_steps=0, personal_rounds=0))
+    coordinator = Coordinator(job, InlineRuntime(per_cohort), Schedule(6, participation=0.34))
+    coordinator.start()
+    chosen = []
+    before = torch.zeros(3)
+    while not coordinator.finished:
+        record = coordinator.advance()
+        trained = coordinator._runtime.state()["trained"]
+        assert (trained - before).sum() == 1
+        chosen.append(int((trained - before).argmax()))
+        before = trained
+        assert record.uplink == {"count": 4}
+        assert record.downlink == {"count": 4}
+        assert len(record.client_test) == 3
+    assert len(set(chosen)) > 1
+    again = Coordinator(job, InlineRuntime(), Schedule(6, participation=0.34))
+    again.start()
+    for expected in chosen:
+        assert again._participants(len(again.records)) == (expected,)
+        again.advance()
+    assert untimed(again.records) == untimed(coordinator.records)
+
+
+def test_those_who_do_not_train_are_scored_with_what_they_received(make_job):
+    job = replace(make_job(), algorithm=Staged(preparation_steps=0, personal_rounds=0))
+    coordinator = Coordinator(job, InlineRuntime(), Schedule(3, participation=0.34))
+    coordinator.start()
+    while not coordinator.finished:
+        coordinator.advance()
+    assert coordinator._runtime.state()["received"].tolist() == [2, 2, 2]

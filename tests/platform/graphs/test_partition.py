@@ -16,7 +16,7 @@ from fedatlas.platform.graphs import partition as partitioning
 from fedatlas.platform.graphs.partition import metis_binding, partition
 from fedatlas.platform.randomness import stream
 
-DISJOINT = ("metis", "random", "louvain")
+DISJOINT = ("metis", "random", "louvain", "label-skew")
 
 
 @pytest.mark.parametrize("mode", DISJOINT)
@@ -182,3 +182,24 @@ def test_half_of_a_part_of_one_node_is_refused(monkeypatch, make_graph):
 def test_an_unknown_mode_names_the_nearest(blocks):
     with pytest.raises(ConfigurationError, match="unknown partition 'meits': did you mean metis"):
         partition(blocks, "meits", 5)
+
+
+def class_shares(graph, concentration):
+    parts = partition(graph, "label-skew", 5, concentration=concentration)
+    counts = [np.bincount(graph.labels[nodes], minlength=graph.classes) for nodes in parts.members]
+    return np.array([row / row.sum() for row in counts])
+
+
+def test_a_small_concentration_means_strong_skew(blocks):
+    even = np.bincount(blocks.labels) / blocks.nodes
+    weak, strong = (np.abs(class_shares(blocks, beta) - even).mean() for beta in (1000.0, 0.1))
+    assert weak < 0.05
+    assert strong > 0.15
+
+
+def test_label_skew_leaves_every_client_ten_nodes_or_refuses(blocks):
+    assert sizes(blocks, "label-skew", 10).min() >= 10
+    with pytest.raises(
+        PartitionError, match=r"concentration=0\.001 left one of clients=30 with fewer than 10"
+    ):
+        partition(blocks, "label-skew", 30, concentration=0.001)
