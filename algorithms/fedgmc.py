@@ -20,6 +20,8 @@ Choices where the paper is silent or cannot be meant literally:
 - Only training labels are used; taken literally, equation 3 also uses those of validation and test nodes.
 - Equation 3 multiplies h R where the Procrustes line needs R h; R h is used.
 - The loss weights are 0.1 instead of 1; `literal_weights` sets them to the published 1.
+- The classifier reads the client's own embedding; with `classifier_frame=anchors` it reads R_m h, R_m z_1 and
+  R_m z_2, projected onto the span of the client's class means, so that clients in different frames can share it.
 - COMBINE: r_1 = normalise(Z1), r_2 = normalise((Z1 + Z2) / 2), or r_2 = r_1 where the 2-hop ring is empty.
 - Uploads: sums that suffice to refine the templates (`template_upload=stats`), or the radial pairs and the
   plan as published (`raw`). Both give the same templates.
@@ -49,7 +51,7 @@ from fedatlas.algorithms.weight_sharing import (
     WeightSharing,
     WeightSharingConfiguration,
 )
-from fedatlas.platform.federation.cohort import Cohort, Task
+from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.contract import MethodConfiguration
 from fedatlas.platform.federation.messages import Broadcast, Tensors, Upload
 from fedatlas.platform.federation.state import transient
@@ -70,6 +72,9 @@ class FedGMCConfiguration(WeightSharingConfiguration):
     sampled_nodes: int = Field(64, ge=1, description="nodes sampled per client and round B")
     tau: float = Field(1.0, gt=0, description="temperature of the difficulty weights")
     eta: float = Field(0.1, gt=0, description="largest step of an anchor per round")
+    classifier_frame: Literal["client", "anchors"] = Field(
+        "client", description="what the classifier reads: the embedding, or R_m times each of its parts"
+    )
     epsilon: float = Field(0.02, gt=0, description="entropic regularisation of the plan")
     sinkhorn_iterations: int = Field(15, ge=1, description="pairs of Sinkhorn scalings")
     template_rule: TemplateRule = Field("closest", description="how templates are refined")
@@ -79,6 +84,8 @@ class FedGMCConfiguration(WeightSharingConfiguration):
     def _has_one_ring_of_each_kind(self) -> FedGMCConfiguration:
         if self.propagation != 1:
             raise ValueError("FedGMC reads one 1-hop and one 2-hop ring: propagation must be 1")
+        if self.classifier_frame == "anchors" and not self.semantic:
+            raise ValueError("classifier_frame=anchors needs the rotation of semantic=true")
         return self
 
     def weight(self, part: Literal["semantic", "structural"]) -> float:
@@ -185,6 +192,21 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
             value = broadcast.common.get(f"{name}/{name}")
             setattr(client, name, None if value is None else value.to(cohort.dtype))
 
+    def represent(
+        self, client: FedGMCClient, cohort: Cohort, weights: Tensors, dropout: Dropout | None
+    ) -> Representation:
+        found = super().represent(client, cohort, weights, dropout)
+        if self.configuration.classifier_frame == "client" or client.anchors is None:
+            return found
+        assert found.ego is not None
+        assert found.rings is not None
+        turn = self._calibrate(client, cohort, found.ego.detach()).turn
+        hidden = torch.cat([turn(part) for part in (found.ego, *found.rings)], dim=2)
+        if dropout is not None:
+            hidden = dropout.apply("embedding", hidden, self.configuration.dropout)
+        logits = torch.baddbmm(weights["classifier.bias"][:, None], hidden, weights["classifier.weight"])
+        return dataclasses.replace(found, logits=logits)
+
     def losses(
         self,
         client: FedGMCClient,
@@ -213,7 +235,7 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
     @torch.no_grad()
     def own_upload(self, client: FedGMCClient, cohort: Cohort, round_number: int) -> Tensors:
         """Evaluate once: the logits serve `predict`, the embeddings the calibration."""
-        representation = self.backbone.forward(client.weights, cohort, None)
+        representation = self.represent(client, cohort, client.weights, None)
         client.logits = representation.logits
         fields: Tensors = {}
         geometry: Tensors = {}
@@ -230,7 +252,7 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
     def snapshot(self, client: FedGMCClient, cohort: Cohort) -> dict[str, Tensor]:
         """`ego` [k, n, p], `predicted` [k, n]; with the parts that are on, calibrated `class_means` [k, p, C]
         with `class_counts` [k, C], and the `radials` [k, n, 2, p] of every node."""
-        representation = self.backbone.forward(client.weights, cohort, None)
+        representation = self.represent(client, cohort, client.weights, None)
         assert representation.ego is not None
         found = {"ego": representation.ego, "predicted": representation.logits.argmax(dim=2)}
         if client.anchors is not None:

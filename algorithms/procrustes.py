@@ -27,11 +27,20 @@ class Calibration:
         calibrated_means: K = R P, [k, p, C]: the class means in the anchors' frame. Directions whose
             singular value vanishes are dropped, since R is arbitrary there.
         residual: ||R P - Delta||_F^2 = ||P||^2 + ||Delta||^2 - 2 tr S over the client's classes, [k].
+        source, rotation, target: R restricted to the span of P is target rotation source^T, with orthonormal
+            columns [k, p, C], [k, C, C] and [k, p, C].
     """
 
     personal_anchors: Tensor
     calibrated_means: Tensor
     residual: Tensor
+    source: Tensor
+    rotation: Tensor
+    target: Tensor
+
+    def turn(self, values: Tensor) -> Tensor:
+        """R h for node values h [k, n, p], after projection onto the span of the class means."""
+        return values @ self.source @ self.rotation.mT @ self.target.mT
 
 
 @torch.no_grad()
@@ -59,7 +68,7 @@ def calibrate(means: Tensor, anchors: Tensor, present: Tensor) -> Calibration:
     personal = torch.where(dead, D, personal)
     calibrated = torch.where(dead, P, calibrated)
     residual = P.square().sum((1, 2)) + D.square().sum((1, 2)) - 2 * sigma.sum(dim=1)
-    return Calibration(personal, calibrated, residual)
+    return Calibration(personal, calibrated, residual, basis_p, rotation, basis_d)
 
 
 def class_means(values: Tensor, indicator: Tensor, counts: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from fedatlas.platform.graphs.splits import random_split
 from fedatlas.platform.randomness import stream
 
 Component: TypeAlias = Literal["largest", "all"]
-ClientFeatures: TypeAlias = Literal["same", "permuted"]
+ClientFeatures: TypeAlias = Literal["same", "permuted", "rotated"]
 CHOICES: dict[str, tuple[str, ...]] = {
     "partition": MODES,
     "features": ("default", *SCALINGS),
@@ -64,7 +64,8 @@ class Scenario(BaseModel):
     allow_untrained: bool = False
     """Accept clients that hold no training node."""
     client_features: ClientFeatures = "same"
-    """``permuted``: every client has the feature columns in an order of its own, drawn from the seed."""
+    """``permuted``: every client has the feature columns in an order of its own, drawn from the seed;
+    ``rotated``: its features are turned by an orthogonal matrix of its own, and are dense then."""
     uncut: bool = False
     """The centralised reference: one client holds the whole graph, and every part is scored by itself."""
 
@@ -102,7 +103,9 @@ def build(scenario: Scenario) -> FederatedGraph:
     if scenario.uncut:
         return _undivided(graph, parts, split, sha256)
     federated = divide(graph, parts, split, sha256=sha256, allow_untrained=scenario.allow_untrained)
-    return _permuted(federated, scenario.seed) if scenario.client_features == "permuted" else federated
+    if scenario.client_features == "permuted":
+        return _permuted(federated, scenario.seed)
+    return _rotated(federated, scenario.seed) if scenario.client_features == "rotated" else federated
 
 
 def concrete(scenario: Scenario) -> dict[str, object]:
@@ -215,6 +218,17 @@ def _permuted(federated: FederatedGraph, seed: int) -> FederatedGraph:
     for client in federated.clients:
         order = stream(seed, client.client, -1, "feature order").permutation(federated.features)
         clients.append(replace(client, features=client.features[:, order]))
+    return replace(federated, clients=tuple(clients))
+
+
+def _rotated(federated: FederatedGraph, seed: int) -> FederatedGraph:
+    """Features times an orthogonal matrix of each client's own, uniform over all of them (Mezzadri 2007)."""
+    clients = []
+    for client in federated.clients:
+        draw = stream(seed, client.client, -1, "feature rotation")
+        basis, triangle = np.linalg.qr(draw.standard_normal((federated.features, federated.features)))
+        turned = client.features @ (basis * np.sign(np.diag(triangle)))
+        clients.append(replace(client, features=np.asarray(turned, dtype=np.float32)))
     return replace(federated, clients=tuple(clients))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedatlas.algorithms.registry import create
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.cohort import stack
 from fedatlas.platform.randomness import stream
@@ -319,3 +320,19 @@ def test_anchors_stay_near_the_simplex_over_a_run(make_federation, make_method, 
 def test_backbones_without_rings_are_refused(make_federation, make_method):
     with pytest.raises(ConfigurationError, match="use backbone=h2gcn"):
         make_method("fedgmc", "gcn").init(make_federation().task)
+
+
+def test_a_classifier_in_the_anchors_frame_does_not_depend_on_the_placement(
+    make_federation, make_method, run, assert_same_run
+):
+    federation = make_federation()
+    method = make_method("fedgmc", classifier_frame="anchors", shared="classifier")
+    together = run(method, federation)
+    assert_same_run(run(method, federation, per_cohort=1), together, 1e-5)
+    plain = run(make_method("fedgmc", shared="classifier"), federation)
+    assert together.records[-1].metrics["loss/total"] != plain.records[-1].metrics["loss/total"]
+
+
+def test_the_anchors_frame_needs_the_semantic_part():
+    with pytest.raises(ConfigurationError, match="classifier_frame=anchors needs the rotation"):
+        create("fedgmc", options={"classifier_frame": "anchors", "semantic": False})

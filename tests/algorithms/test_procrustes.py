@@ -214,3 +214,15 @@ def test_class_means_are_means_over_training_nodes():
             rows = values[m, train[m] & (labels[m] == c)]
             expected = rows.mean(dim=0) if len(rows) else torch.zeros(3).double()
             torch.testing.assert_close(means[m, :, c], expected)
+
+
+def test_turning_the_class_means_gives_the_calibrated_means(golden_anchors, golden_means):
+    found = calibrate(golden_means[None], golden_anchors, torch.ones(1, 3, dtype=torch.bool))
+    torch.testing.assert_close(found.turn(golden_means.T[None])[0].T, found.calibrated_means[0])
+
+
+def test_turning_drops_what_is_outside_the_span_of_the_means():
+    means, anchors = torch.eye(4).double()[:, :2], torch.eye(4).double()[:, 2:]
+    found = calibrate(means[None], anchors, torch.ones(1, 2, dtype=torch.bool))
+    turned = found.turn(torch.tensor([[[1.0, 2.0, 3.0, 4.0]]]).double())
+    torch.testing.assert_close(turned, torch.tensor([[[0.0, 0.0, 1.0, 2.0]]]).double())

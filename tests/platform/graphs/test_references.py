@@ -30,3 +30,15 @@ def test_permuted_clients_have_the_same_columns_in_their_own_order() -> None:
         order = tuple(int(np.flatnonzero((column == plain.T).all(axis=1))[0]) for column in mixed.T)
         orders.add(order)
     assert len(orders) > 1
+
+
+def test_rotated_clients_keep_lengths_and_angles() -> None:
+    scenario = Scenario(dataset="minesweeper", clients=3, client_features="rotated")
+    turned, plain = build(scenario), build(Scenario(dataset="minesweeper", clients=3))
+    for one, other in zip(turned.clients, plain.clients, strict=True):
+        assert not np.allclose(one.features, other.features)
+        np.testing.assert_allclose(
+            one.features[:50] @ one.features[:50].T, other.features[:50] @ other.features[:50].T, atol=1e-5
+        )
+    first, second = (client.features[:1] for client in turned.clients[:2])
+    assert not np.allclose(first, second)
