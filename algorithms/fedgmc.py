@@ -21,7 +21,7 @@ Choices where the paper is silent or cannot be meant literally:
 - Equation 3 multiplies h R where the Procrustes line needs R h; R h is used.
 - The loss weights are 0.1 instead of 1; `literal_weights` sets them to the published 1.
 - The classifier reads the client's own embedding; with `classifier_frame=anchors` it reads R_m h, R_m z_1 and
-  R_m z_2, projected onto the span of the client's class means, so that clients in different frames can share it.
+  R_m z_2 in the span of the client's class means, so that clients in different frames can share it.
 - COMBINE: r_1 = normalise(Z1), r_2 = normalise((Z1 + Z2) / 2), or r_2 = r_1 where the 2-hop ring is empty.
 - Uploads: sums that suffice to refine the templates (`template_upload=stats`), or the radial pairs and the
   plan as published (`raw`). Both give the same templates.
