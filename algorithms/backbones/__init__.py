@@ -3,9 +3,31 @@
 from __future__ import annotations
 
 from fedatlas.algorithms.backbones.backbone import Activation, Backbone, Representation
+from fedatlas.algorithms.backbones.disengcn import DisenGCN
+from fedatlas.algorithms.backbones.gamlp import GAMLP
 from fedatlas.algorithms.backbones.gcn import GCN
 from fedatlas.algorithms.backbones.h2gcn import H2GCN
+from fedatlas.algorithms.backbones.sage import GraphSAGE
+from fedatlas.algorithms.backbones.unifilter import UniFilter
 
-BACKBONES: dict[str, type[Backbone]] = {"gcn": GCN, "h2gcn": H2GCN}
+BACKBONES: dict[str, type[Backbone]] = {
+    "gcn": GCN,
+    "h2gcn": H2GCN,
+    "gamlp": GAMLP,
+    "sage": GraphSAGE,
+    "unifilter": UniFilter,
+    "disengcn": DisenGCN,
+}
 
-__all__ = ["BACKBONES", "GCN", "H2GCN", "Activation", "Backbone", "Representation"]
+__all__ = [
+    "BACKBONES",
+    "GAMLP",
+    "GCN",
+    "H2GCN",
+    "Activation",
+    "Backbone",
+    "DisenGCN",
+    "GraphSAGE",
+    "Representation",
+    "UniFilter",
+]

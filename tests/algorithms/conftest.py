@@ -20,7 +20,23 @@ from fedatlas.platform.federation.state import Packed, pack, to_cpu
 from fedatlas.platform.graphs.edges import undirected
 from fedatlas.platform.graphs.graph import ClientGraph
 
-SMALL = {"hidden": 8, "templates": 4, "sampled_nodes": 6}
+SMALL = {
+    "hidden": 8,
+    "templates": 4,
+    "sampled_nodes": 6,
+    "pseudo_nodes": 12,
+    "pseudo_graphs": 2,
+    "personal_epochs": 3,
+    # So that neighbours are generated within a few steps.
+    "generator_epochs": 4,
+    "generator_lr": 0.05,
+    "hidden_portion": 1.0,
+    "exchange_epochs": 2,
+    "encoder_width": 8,
+    "latent": 8,
+    "inner_width": 8,
+    "generator_width": 8,
+}
 """Sizes for tests, given to every method whose configuration has the option."""
 
 
@@ -208,6 +224,10 @@ def _compare(first: Any, second: Any, tolerance: float, place: str) -> None:
         assert first.keys() == second.keys(), place
         for name in first:
             _compare(first[name], second[name], tolerance, f"{place}/{name}")
+    elif isinstance(first, tuple):
+        assert len(first) == len(second), place
+        for position, (one, other) in enumerate(zip(first, second, strict=True)):
+            _compare(one, other, tolerance, f"{place}/{position}")
     elif isinstance(first, torch.Tensor):
         assert first.dtype == second.dtype, place
         if tolerance == 0:

@@ -23,7 +23,7 @@ every_pair = pytest.mark.parametrize(
         (name, backbone)
         for name in ALGORITHMS
         for backbone in BACKBONES
-        if name != "fedgmc" or backbone == "h2gcn"
+        if backbone in (ALGORITHMS[name].backbones or BACKBONES)
     ],
 )
 
@@ -90,7 +90,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     method = make_method(name, **settings(name))
     options = {"rounds": 5, "checkpoint_every": 2, "checkpoint_path": tmp_path / "run.checkpoint"}
     stopped(method, federation, Schedule(**options), rounds)
-    assert options["checkpoint_path"].exists() == (rounds >= 2)
+    assert options["checkpoint_path"].exists() == (rounds >= 2 or method.preparation_steps > 0)
     assert_same_run(run(method, federation, **options), run(method, federation, rounds=5))
 
 
@@ -114,8 +114,8 @@ class Dying(InlineRuntime):
         self.left = list(rounds)
         self.recoveries = 0
 
-    def round(self, broadcast, round_number, score=True):
-        reports = super().round(broadcast, round_number, score)
+    def round(self, broadcast, round_number, score=True, participants=None):
+        reports = super().round(broadcast, round_number, score, participants)
         if round_number in self.left:
             self.left.remove(round_number)
             raise CohortLost("killed by the test")
@@ -178,7 +178,8 @@ def test_labels_of_validation_and_test_nodes_are_never_used(
     changed = federation
     for m, graph in enumerate(federation.graphs):
         changed = changed.changed(m, labels=np.where(graph.train, graph.labels, (graph.labels + 1) % 3))
-    method = make_method(name, **settings(name))
+    # AdaFGL may select its extractor by validation scores; training itself must not see the labels.
+    method = make_method(name, **settings(name, extractor="last"))
     first, second = run(method, federation), run(method, changed)
     assert_same_run(first, second, scores=False)
     assert (first.scores() != second.scores()).any()
@@ -224,7 +225,7 @@ def test_traffic_of_weights(make_federation, make_method, run, name):
     method = make_method(name)
     outcome = run(method, federation, 2, precision="float32")
     shared = sum(weight.numel() for weight in outcome.server["weights"].values())
-    for record in outcome.records:
+    for record in outcome.records[:2]:
         assert record.uplink.get("weights", 0) == record.downlink.get("weights", 0) == 4 * 4 * shared
         assert record.uplink.get("size", 0) == (4 * 2 * 4 if shared else 0)
         if name == "local":
