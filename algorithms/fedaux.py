@@ -17,10 +17,10 @@ Choices where the paper is silent or its released code differs:
 
 - The program that the code's README runs, and whose log scores what the paper prints, has personal masks:
   factors of all weight matrices that start at 1, are learned and never sent (see FED-PUB). The paper's text
-  has none. They are the default, `masks=false` is the text. Without them all w_kl are equal within rounds and
-  the method scores as FedAvg does (docs/fedaux.md).
+  has none. They are the default, `masks=false` is the text. Without them all w_kl stay nearly equal, and on
+  Cora, CiteSeer and PubMed the method scores as FedAvg does (docs/fedaux.md).
 - The APV is mixed like everything else, as in the code. The text's equation names theta only:
-  `keep_local_apv`. The APVs then drift apart, and every client ends with its own model.
+  `keep_local_apv`. The APVs then drift apart, and clients take little from each other.
 - The APV has norm 1: it is normalised when it is drawn, received and stepped, and has no weight decay. The
   score is a cosine, so the loss does not see the length; a step of Adam turns a short vector more. If a mean
   of APVs vanishes, the client keeps its own. `released_code` does none of this; the code draws from U(0, 1)

@@ -24,6 +24,8 @@ Choices:
 
 - g has no member of hop 0, so that x is counted once. Projecting with V itself would fill that row; Q is an
   orthonormal basis of V without the rows of hop 0, which makes (0, g_m - g_0) orthogonal to V exactly.
+- The common norm of m_j and u_j is that of the feature column (`scale=input`), so that a feature means the
+  same on all clients; `unit` makes it 1.
 - Clients without training nodes do not enter V.
 - Other readings: `split=frequency` takes ((I + P) / 2)^j x and ((I - P) / 2)^j x as the two sides;
   `orthogonality=loss` asks the clients for it, w ||Q^T (g_m - g_0)||^2, instead of projecting;
@@ -85,7 +87,7 @@ class FedICIConfiguration(WeightSharingConfiguration):
         0.0, ge=0, le=1, description="rho: how far individual parts are turned apart"
     )
     split: Split = Field("unifilter", description="what low and high frequencies are")
-    scale: Scale = Field("unit", description="column norms of all members")
+    scale: Scale = Field("input", description="column norms of all members: those of x, or 1")
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class DualFilter(UniFilter):
     """UniFilter with coefficients for both bases: l [K+1, f] and g [K, f]."""
 
     split: Split = "unifilter"
-    scale: Scale = "unit"
+    scale: Scale = "input"
 
     def __post_init__(self) -> None:
         if self.hops < 1:
