@@ -5,25 +5,31 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := platform algorithms dashboards sweeps
 
-# Overrides of sweeps: ALGORITHMS=local,fedgmc SEEDS=1 ROUNDS=20 ONLY=minesweeper,clients=5 FLAGS=--available-only
+STUDIES := homophilic heterophilic ablation sensitivity convergence round-time casestudy
+
+# Overrides of sweeps, plans and submissions: ALGORITHMS=local,fedgmc SEEDS=1 ROUNDS=20 ONLY=minesweeper,clients=5
+# WITHOUT=ogbn-arxiv FLAGS=--available-only; RAY_ADDRESS says where they run.
+STUDY ?= quickstart
 ALGORITHMS ?=
 SEEDS ?=
 ROUNDS ?=
 ONLY ?=
+WITHOUT ?=
 FLAGS ?=
 SWEEP_OPTIONS := $(if $(ALGORITHMS),--algorithms "$(ALGORITHMS)") $(if $(SEEDS),--seeds $(SEEDS)) \
-	$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only "$(ONLY)") $(FLAGS)
+	$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only "$(ONLY)") $(if $(WITHOUT),--without "$(WITHOUT)") \
+	$(FLAGS)
 
 # One thread per process: client processes already use every core.
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help setup quickstart sweep-homophilic sweep-heterophilic test test-slow check format benchmark \
+.PHONY: help setup quickstart $(STUDIES) $(STUDIES:%=sweep-%) plan submit test test-slow check format benchmark \
 	wheel clean
 
 help:
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
+	@grep -hE '^[a-zA-Z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
 setup: $(STAMP) ## create .venv with the pinned versions
 
@@ -39,11 +45,18 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP) ## the sweep `quickstart`: three methods on Minesweeper, with table and report
 	$(BIN)/fedatlas sweep quickstart $(SWEEP_OPTIONS)
 
-sweep-homophilic: $(STAMP) ## the 36 homophilic scenarios (ALGORITHMS= SEEDS= ROUNDS= ONLY= RAY_ADDRESS=)
-	$(BIN)/fedatlas sweep homophilic $(SWEEP_OPTIONS)
+sweep-STUDY: ## a study: homophilic, heterophilic, ablation, sensitivity, convergence, round-time, casestudy
 
-sweep-heterophilic: $(STAMP) ## the 30 heterophilic scenarios, same overrides
-	$(BIN)/fedatlas sweep heterophilic $(SWEEP_OPTIONS)
+$(STUDIES:%=sweep-%): sweep-%: $(STAMP)
+	$(BIN)/fedatlas sweep $* $(SWEEP_OPTIONS)
+
+$(STUDIES): %: sweep-%
+
+plan: $(STAMP) ## trials, bytes and expected hours of STUDY (STUDY="homophilic heterophilic" SEEDS=10)
+	$(BIN)/fedatlas plan $(STUDY) $(SWEEP_OPTIONS)
+
+submit: $(STAMP) ## run STUDY on a Ray cluster (STUDY=heterophilic RAY_ADDRESS=http://head:8265)
+	$(BIN)/fedatlas submit $(STUDY) $(SWEEP_OPTIONS)
 
 test: $(STAMP) ## all tests but the slow ones
 	$(BIN)/python -m pytest -q

@@ -11,17 +11,17 @@ from fedatlas.algorithms.adafgl import AdaFGL
 from fedatlas.algorithms.fedaux import FedAux
 from fedatlas.algorithms.fedavg import FedAvg, FedOpt
 from fedatlas.algorithms.fedgmc import FedGMC
-from fedatlas.algorithms.fediih import FedIIH
 from fedatlas.algorithms.fedgnn import FedGNN
 from fedatlas.algorithms.fedgta import FedGTA
 from fedatlas.algorithms.fedici import FedICI
+from fedatlas.algorithms.fediih import FedIIH
 from fedatlas.algorithms.fedper import FedPer
 from fedatlas.algorithms.fedprox import FedProx
 from fedatlas.algorithms.fedpub import FedPUB
-from fedatlas.algorithms.fedtad import FedTAD
-from fedatlas.algorithms.gcfl import GCFL, GCFLPlus
 from fedatlas.algorithms.fedsage import FedSage, FedSagePlus
 from fedatlas.algorithms.fedssa import FedSSA
+from fedatlas.algorithms.fedtad import FedTAD
+from fedatlas.algorithms.gcfl import GCFL, GCFLPlus
 from fedatlas.algorithms.local import Local
 from fedatlas.platform.errors import invalid_values, unknown_name
 from fedatlas.platform.federation.contract import Algorithm, MethodConfiguration
@@ -37,16 +37,16 @@ ALGORITHMS: dict[str, type[Method]] = {
     "gcfl": GCFL,
     "gcflplus": GCFLPlus,
     "fedgnn": FedGNN,
+    "fedsage": FedSage,
+    "fedsageplus": FedSagePlus,
     "fedpub": FedPUB,
     "fedgta": FedGTA,
     "fedaux": FedAux,
     "adafgl": AdaFGL,
     "fedtad": FedTAD,
+    "fediih": FedIIH,
     "fedici": FedICI,
     "fedssa": FedSSA,
-    "fedsage": FedSage,
-    "fedsageplus": FedSagePlus,
-    "fediih": FedIIH,
     "fedgmc": FedGMC,
 }
 

@@ -1,5 +1,5 @@
-"""The public Python interface: `from fedatlas.sweeps import run, Study`."""
+"""The public Python interface: `from fedatlas.sweeps import run, tune, Study`."""
 
-from fedatlas.sweeps.interface import Run, Study, run
+from fedatlas.sweeps.interface import Run, Study, run, tune
 
-__all__ = ["Run", "Study", "run"]
+__all__ = ["Run", "Study", "run", "tune"]

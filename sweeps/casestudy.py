@@ -41,12 +41,30 @@ def require_export(method: Algorithm[Any, Any]) -> None:
 
 def write(snapshots: Sequence[Snapshot], federated: FederatedGraph, folder: Path) -> list[Path]:
     """Write the tables of some snapshots; returns their paths."""
+    return _write([tables(snapshot, federated) for snapshot in snapshots], folder)
+
+
+def stage(snapshot: Snapshot, federated: FederatedGraph, folder: Path) -> None:
+    """Write the tables of one snapshot of a run that goes on, for `merge`."""
+    _write([tables(snapshot, federated)], folder / f"round-{snapshot.round:06d}")
+
+
+def merge(staged: Path, folder: Path) -> list[Path]:
+    """Write what `stage` has left as one table of each kind; returns their paths."""
+    import pandas as pd
+
+    rounds = sorted(staged.glob("round-*"))
+    return _write(
+        [{path.stem: pd.read_parquet(path) for path in each.glob("*.parquet")} for each in rounds], folder
+    )
+
+
+def _write(parts: Sequence[dict[str, pd.DataFrame]], folder: Path) -> list[Path]:
     import pandas as pd
 
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [tables(snapshot, federated) for snapshot in snapshots]
     written = []
-    for name in parts[0]:
+    for name in sorted(parts[0]):
         path = folder / f"{name}.parquet"
         pd.concat([part[name] for part in parts], ignore_index=True).to_parquet(path, index=False)
         written.append(path)

@@ -8,28 +8,36 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray import tune
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fedatlas.platform.errors import FedatlasError
+from fedatlas.platform.errors import FedatlasError, TrackingError
 from fedatlas.platform.federation.actors import Fleet
 from fedatlas.platform.federation.placement import PlacementPlan
 from fedatlas.platform.federation.records import RoundRecord
 from fedatlas.platform.tracking.destination import results_folder
-from fedatlas.platform.tracking.operations import KIND_TAG, STUDY_TAG, RunStatus
+from fedatlas.platform.tracking.operations import FINGERPRINT_TAG, KIND_TAG, STUDY_TAG, RunStatus
+from fedatlas.platform.tracking.store import Store
 from fedatlas.platform.tracking.tracker import Tracker
-from fedatlas.sweeps.execution import Planned, checkpoint_path
-from fedatlas.sweeps.preflight import Preflight
-from fedatlas.sweeps.recording import Recording
+from fedatlas.sweeps.execution import Planned, checkpoint_path, export_path
+from fedatlas.sweeps.preflight import Preflight, named
+from fedatlas.sweeps.recording import REPLACED_TAG, STALE_TAG, Recording, discard, note_failure
 from fedatlas.sweeps.trial import FederatedTrial, FleetBroker
 
 PROCESS_FAILURES = 2
 """How often the process of a trial may die before the trial counts as failed."""
+
+FOLDERS = {"study": "studies", "search": "searches"}
+"""In the results folder: where each kind of work keeps its files."""
+FOLDER_TAG = "fedatlas.folder"
+"""On a sweep's own run: machine and results folder of its driver."""
 
 # Ray's own loggers and tables would repeat what the tracking store and the progress bar show, and its signal
 # handler would swallow Ctrl-C.
@@ -50,12 +58,18 @@ class StudyOutcome:
         failed: cell -> error.
         interrupted: whether Ctrl-C ended the study.
         seconds: wall time.
+        parent: local name of the sweep's own run; None without tracking, or if there was nothing to do.
+        held_back: cell -> error of trials that failed before and were not tried again.
+        report: the HTML report, if one was written.
     """
 
     finished: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
     seconds: float = 0.0
+    parent: str | None = None
+    held_back: dict[str, str] = field(default_factory=dict)
+    report: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -137,9 +151,9 @@ class _Writer(tune.Callback):
             self._report()
 
     def fail_unfinished(self) -> None:
-        """Mark the trials of which nothing more will come as failed."""
+        """Mark the trials of which nothing more will come as failed; it is not their own doing."""
         for position in set(range(len(self._work))) - self._ended:
-            self._fail(position, "Tune ended without a result for this trial")
+            self._fail(position, "Tune ended without a result for this trial", own=False)
 
     def _report(self) -> None:
         running = list(self.recordings.values())
@@ -160,31 +174,33 @@ class _Writer(tune.Callback):
             recording.fail("", killed=True)
         self.recordings.clear()
 
-    def _fail(self, position: int, error: str) -> None:
+    def _fail(self, position: int, error: str, own: bool = True) -> None:
         recording = self.recordings.pop(position, None)
         if recording is not None:
             recording.fail(error)
         self._ended.add(position)
         planned = self._work[position][0]
-        name = planned.resolved.cell
-        # Variants of a scenario share its name.
-        self._outcome.failed[f"{name} ({planned.fingerprint})" if name in self._outcome.failed else name] = (
-            error
-        )
+        if own:
+            note_failure(self._study, planned, error)
+        self._outcome.failed[named(planned, self._outcome.failed)] = error
 
 
 @contextmanager
-def alone(study: str) -> Iterator[None]:
-    """Keep other processes that share the results folder from running the same study.
+def alone(name: str, kind: str = "study") -> Iterator[None]:
+    """Keep other processes that share the results folder from running the same study or search.
 
     The lock ends with the process, however it ends.
 
+    Args:
+        name: of the study or the search.
+        kind: ``study`` or ``search``.
+
     Raises:
-        FedatlasError: another process runs the study.
+        FedatlasError: another process runs it.
     """
     import fcntl
 
-    path = results_folder() / "studies" / study / "running"
+    path = results_folder() / FOLDERS[kind] / name / "running"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         try:
@@ -193,7 +209,7 @@ def alone(study: str) -> Iterator[None]:
             file.seek(0)
             who = file.read().strip() or "another process"
             raise FedatlasError(
-                f"study {study} is being run by {who}: wait for it, stop it, or set FEDATLAS_RESULTS to "
+                f"{kind} {name} is being run by {who}: wait for it, stop it, or set FEDATLAS_RESULTS to "
                 "another folder"
             ) from error
         file.truncate(0)
@@ -202,11 +218,51 @@ def alone(study: str) -> Iterator[None]:
         yield
 
 
+def begin_anew(study: str, preflight: Preflight, store: Store | None) -> None:
+    """Forget what the trials to run have left, and mark their runs in the store as replaced.
+
+    Until a trial has finished again, tables show its old result.
+    """
+    again = {planned.fingerprint for planned, _ in preflight.todo}
+    for fingerprint in again:
+        discard(study, fingerprint)
+    if store is not None:
+        for run in store.runs(study, f"tags.`{KIND_TAG}` = 'trial'"):
+            if run.data.tags.get(FINGERPRINT_TAG) in again:
+                store.client.set_tag(run.info.run_id, REPLACED_TAG, "true")
+
+
+def mark_stale(preflight: Preflight, store: Store) -> None:
+    """Say in the store which runs an earlier version of the code has computed."""
+    for each in preflight.stale:
+        if each.run_id is not None:
+            # The run may have been deleted, or be in another store.
+            with suppress(Exception):
+                store.client.set_tag(each.run_id, STALE_TAG, each.change)
+
+
+def place() -> str:
+    """This machine and results folder: one driver at a time runs a study from there."""
+    return f"{socket.gethostname()}:{results_folder()}"
+
+
+def close_abandoned(tracker: Tracker, study: str) -> None:
+    """End the runs of earlier sweeps from this results folder whose process was killed."""
+    if tracker.store is None:
+        return
+    with suppress(TrackingError):
+        for run in tracker.store.runs(study, f"tags.`{KIND_TAG}` = 'sweep'"):
+            if run.info.status == "RUNNING" and run.data.tags.get(FOLDER_TAG) == place():
+                tracker.close(run.info.run_id, "KILLED")
+
+
 def run_study(
     study: str,
     preflight: Preflight,
     tracker: Tracker | None,
     show: Callable[[Progress], None] = lambda progress: None,
+    export: bool = False,
+    tags: Mapping[str, str] | None = None,
 ) -> StudyOutcome:
     """Run the trials of a preflight. Ray must be connected.
 
@@ -215,6 +271,8 @@ def run_study(
         preflight: what is to do.
         tracker: None leaves the tracking store out.
         show: told the progress at every report.
+        export: keep case-study tables of every trial.
+        tags: further tags of the sweep's own run.
     """
     os.environ.update(TUNE_ENVIRONMENT)
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
@@ -222,7 +280,9 @@ def run_study(
     begin = time.perf_counter()
     parent = None
     if tracker is not None:
-        parent = tracker.open(study, f"{study} sweep", {}, {KIND_TAG: "sweep", STUDY_TAG: study})
+        where = {KIND_TAG: "sweep", STUDY_TAG: study, FOLDER_TAG: place(), **(tags or {})}
+        close_abandoned(tracker, study)
+        parent = outcome.parent = tracker.open(study, f"{study} sweep", {}, where)
     groups: dict[tuple[int, float, float], list[tuple[Planned, PlacementPlan]]] = {}
     for item in preflight.todo:
         groups.setdefault(item[1].shape(), []).append(item)
@@ -230,7 +290,7 @@ def run_study(
         for shape, work in groups.items():
             writer = _Writer(study, work, preflight, tracker, parent, outcome, show)
             try:
-                _run_group(study, work, preflight.concurrency.get(shape, 1), writer)
+                _run_group(study, work, preflight.concurrency.get(shape, 1), writer, export)
             except BaseException:
                 writer.stop()
                 raise
@@ -253,12 +313,17 @@ def run_study(
 
 
 def _run_group(
-    study: str, work: list[tuple[Planned, PlacementPlan]], concurrency: int, writer: _Writer
+    study: str,
+    work: list[tuple[Planned, PlacementPlan]],
+    concurrency: int,
+    writer: _Writer,
+    export: bool = False,
 ) -> None:
     """One Tune run over trials whose placements have the same shape."""
     placed = work[0][1]
     concurrency = min(concurrency, len(work))
     checkpoints = [checkpoint_path(study, planned.fingerprint) for planned, _ in work]
+    exports = [export_path(study, planned.fingerprint) for planned, _ in work] if export else []
     fleets: list[Fleet] = []
     broker: Any = None
     name = f"{study}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{len(placed.groups)}"
@@ -267,10 +332,14 @@ def _run_group(
         if placed.kind != "inline":
             for number in range(concurrency):
                 fleets.append(Fleet(placed, f"fedatlas-{study}-{number}"))
-            broker = ray.remote(FleetBroker).options(num_cpus=0).remote(fleets)
+            # On this node: a study must not die with another one.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            broker = ray.remote(FleetBroker).options(num_cpus=0, scheduling_strategy=here).remote(fleets)
             writer.reclaim = broker.release.remote
         trainable = tune.with_resources(
-            tune.with_parameters(FederatedTrial, work=work, checkpoints=checkpoints, broker=broker),
+            tune.with_parameters(
+                FederatedTrial, work=work, checkpoints=checkpoints, broker=broker, exports=exports
+            ),
             _trial_resources(work),
         )
         tuner = tune.Tuner(

@@ -92,6 +92,11 @@ def checkpoint_path(study: str, fingerprint: str) -> Path:
     return results_folder() / "checkpoints" / study / f"{fingerprint}.pt"
 
 
+def export_path(study: str, fingerprint: str) -> Path:
+    """Where a trial of a study keeps its case-study tables until it is finished."""
+    return checkpoint_path(study, fingerprint).with_suffix(".casestudy")
+
+
 def request(given: Experiment, runs: int = 1) -> PlacementRequest:
     """What an experiment asks of the cluster."""
     return PlacementRequest(

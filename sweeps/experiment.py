@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -25,6 +26,12 @@ EXECUTION_FIELDS = ("placement", "clients_per_actor", "client_cpus", "client_gpu
 """Where an experiment runs. Its results do not depend on them, so neither does its fingerprint."""
 PROTOCOL_VERSION = 1
 """Goes up when a change to splits, random streams, training or scoring alters results of every method."""
+
+
+@cache
+def _metis() -> str:
+    """Looked up once: a study identifies thousands of trials."""
+    return metis_binding()
 
 
 class Experiment(Scenario):
@@ -103,7 +110,7 @@ class Resolved(BaseModel):
         values["protocol_version"] = PROTOCOL_VERSION
         values["method_version"] = self.method_version
         if self.experiment.partition in ("metis", "metis-overlap"):
-            values["metis"] = metis_binding()
+            values["metis"] = _metis()
         return values
 
     def fingerprint(self, data_sha256: str) -> str:

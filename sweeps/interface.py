@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from fedatlas.platform.federation.placement import Cluster
     from fedatlas.platform.federation.records import RoundRecord
     from fedatlas.platform.tracking.store import Store
+    from fedatlas.platform.tracking.tracker import Tracker
     from fedatlas.sweeps.driver import Progress, StudyOutcome
     from fedatlas.sweeps.experiment import Resolved
+    from fedatlas.sweeps.planning import Plans
     from fedatlas.sweeps.preflight import Preflight
+    from fedatlas.sweeps.search import Evaluated, SearchOutcome
 
 SINGLE_RUNS = "single-runs"
 """MLflow experiment of runs that belong to no study."""
@@ -142,23 +145,87 @@ def run(
     )
 
 
+def tune(
+    dataset: str,
+    clients: int,
+    algorithm: str,
+    *,
+    partition: str = "metis",
+    configurations: int = 20,
+    seeds: int = 1,
+    search: Sequence[str] = (),
+    sampler_seed: int = 0,
+    concurrent: int | None = None,
+    output: Path | None = None,
+    command: str = "",
+    tracking: bool = True,
+    show: Callable[[Sequence[Evaluated], int], None] = lambda tried, total: None,
+    announce: Callable[[str], None] = _print,
+    **settings: Any,
+) -> SearchOutcome:
+    """Search a method's options on validation scores; the test nodes stay out of sight.
+
+    The search starts from the present values. Started again, it goes on.
+
+    Args:
+        dataset, clients, algorithm, partition: what to tune.
+        configurations: how many to try, those of an earlier start included.
+        seeds: every configuration is scored as the mean over so many seeds.
+        search: options to search; all that have a space if none is named, see `fedatlas.sweeps.spaces`.
+        sampler_seed: seed of Optuna's sampler.
+        concurrent: upper bound of configurations at the same time.
+        output: file for the best configuration; in the results folder if not given.
+        command: how the search was started, for that file.
+        tracking: write to the MLflow store.
+        show: told what was tried so far, and how many are wanted.
+        announce: told warnings.
+        settings: further keys of `fedatlas.sweeps.experiment.Experiment`.
+
+    Raises:
+        FedatlasError: what is asked for is not valid, or the data are missing.
+    """
+    from fedatlas.platform.federation.cluster import connected
+    from fedatlas.platform.graphs.federated import data_sha256
+    from fedatlas.platform.tracking.destination import require_results_folder
+    from fedatlas.platform.tracking.tracker import Tracker
+    from fedatlas.sweeps.driver import alone
+    from fedatlas.sweeps.experiment import experiment, resolve
+    from fedatlas.sweeps.search import Search, require_blind, run_search
+    from fedatlas.sweeps.spaces import space_of
+
+    values = {"dataset": dataset, "clients": clients, "algorithm": algorithm, "partition": partition}
+    resolved = resolve(experiment({**values, "seed": 0, "placement": "inline", **settings}))
+    require_blind(resolved.experiment)
+    wanted = Search(
+        resolved, space_of(algorithm, search), configurations, tuple(range(seeds)), sampler_seed, concurrent
+    )
+    data_sha256(dataset)
+    require_results_folder()
+    with alone(wanted.name, "search"), connected() as cluster:
+        tracker = Tracker(announce) if tracking else None
+        return run_search(wanted, cluster, tracker, show, output, command)
+
+
 class Study:
     """A study: a grid of experiments and its tracked results.
 
     Args:
         name: name of a study that comes with the package, or path of a YAML file.
-        overrides: `algorithms`, `seeds`, `rounds`, `only` or `placement`, see
+        tuned: files with tuned configurations, see `fedatlas.sweeps.tuned`.
+        overrides: `algorithms`, `seeds`, `rounds`, `only`, `without` or `placement`, see
             `fedatlas.sweeps.study.Overrides`.
 
     Raises:
-        ConfigurationError: the study or an override is not valid.
+        ConfigurationError: the study, a tuned configuration or an override is not valid.
     """
 
-    def __init__(self, name: str, **overrides: Any) -> None:
+    def __init__(self, name: str, *, tuned: Sequence[Path] = (), **overrides: Any) -> None:
         from fedatlas.sweeps.study import expand, overrides_from, read_study
+        from fedatlas.sweeps.tuned import read_tuned
 
-        self.name, self._file = read_study(name)
-        self._resolved = expand(self._file, overrides_from(overrides))
+        self.name, self.file = read_study(name)
+        found = [read_tuned(Path(path)) for path in tuned]
+        self._resolved = expand(self.file, overrides_from(overrides), found)
 
     @property
     def experiments(self) -> Sequence[Resolved]:
@@ -171,6 +238,9 @@ class Study:
         available_only: bool = False,
         dry_run: bool = False,
         tracking: bool = True,
+        force: bool = False,
+        retry_failed: bool = False,
+        report: bool = False,
         before: Callable[[Preflight], None] = lambda preflight: None,
         show: Callable[[Progress], None] = lambda progress: None,
         announce: Callable[[str], None] = _print,
@@ -181,6 +251,9 @@ class Study:
             available_only: leave out data sets that cannot be read, instead of refusing.
             dry_run: stop after the preflight, which then starts no Ray, downloads no data and makes no store.
             tracking: write to the MLflow store.
+            force: run everything anew, whatever has finished.
+            retry_failed: try again what failed for its own reasons.
+            report: write the HTML report at the end, and keep it with the sweep's own run as its summary is.
             before: told the preflight before anything starts.
             show: told the progress.
             announce: told warnings.
@@ -191,21 +264,59 @@ class Study:
         from fedatlas.platform.federation.cluster import connected
         from fedatlas.platform.tracking.destination import require_results_folder, tracking_uri
         from fedatlas.platform.tracking.tracker import Tracker
-        from fedatlas.sweeps.driver import StudyOutcome, alone, run_study
+        from fedatlas.sweeps.driver import StudyOutcome, alone, begin_anew, mark_stale, run_study
 
         uri = tracking_uri() if tracking else None
+
+        def check(cluster: Cluster, store: Store | None, download: bool = True) -> Preflight:
+            return self._check(cluster, uri, store, available_only, before, download, force, retry_failed)
+
         if dry_run:
             with _present_cluster() as cluster:
-                self._check(
-                    cluster, uri, _present_store(uri, announce), available_only, before, download=False
-                )
+                check(cluster, _present_store(uri, announce), download=False)
             return StudyOutcome()
         require_results_folder()
         with alone(self.name), connected() as cluster:
             tracker = Tracker(announce, uri) if tracking else None
             store = None if tracker is None else tracker.store
-            found = self._check(cluster, uri, store, available_only, before)
-            return run_study(self.name, found, tracker, show) if found.todo else StudyOutcome()
+            found = check(cluster, store)
+            if force:
+                begin_anew(self.name, found, store)
+            if store is not None:
+                mark_stale(found, store)
+            outcome = StudyOutcome()
+            if found.todo:
+                tags = {"fedatlas.answers": ", ".join(self.file.answers)} if self.file.answers else {}
+                outcome = run_study(self.name, found, tracker, show, self.file.export, tags)
+            outcome.held_back = found.failed
+            if tracker is not None and tracker.store is not None:
+                self._keep_tables(tracker, outcome, report and not outcome.interrupted, announce)
+            return outcome
+
+    def _keep_tables(
+        self, tracker: Tracker, outcome: StudyOutcome, report: bool, announce: Callable[[str], None]
+    ) -> None:
+        """Summary table and report of what is finished, as files and as artifacts of the sweep's own run."""
+        from fedatlas.dashboards.tables import summary_table
+        from fedatlas.platform.tracking.destination import results_folder
+
+        try:
+            trials = self.results()
+            if not (trials["status"] == "FINISHED").any():
+                return
+            path = results_folder() / "reports" / f"{self.name}.csv"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            summary_table(trials).to_csv(path, index=False)
+            paths = [path]
+            if report:
+                outcome.report = self.report()
+                paths.append(outcome.report)
+        except FedatlasError as error:
+            announce(f"no tables: {error}")
+            return
+        if outcome.parent is not None:
+            for each in paths:
+                tracker.file(outcome.parent, each)
 
     def _check(
         self,
@@ -214,12 +325,22 @@ class Study:
         store: Store | None,
         available_only: bool,
         before: Callable[[Preflight], None],
-        download: bool = True,
+        download: bool,
+        force: bool,
+        retry_failed: bool,
     ) -> Preflight:
         from fedatlas.sweeps import preflight
 
         found = preflight.check(
-            self._resolved, cluster, self.name, uri=uri, tracking=store, download=download
+            self._resolved,
+            cluster,
+            self.name,
+            uri=uri,
+            tracking=store,
+            download=download,
+            concurrent=self.file.concurrent,
+            force=force,
+            retry_failed=retry_failed,
         )
         before(found)
         if found.missing and not available_only:
@@ -253,6 +374,30 @@ class Study:
         from fedatlas.platform.tracking.store import Store
 
         return write_report(Store(), self.name, path or report_path(self.name))
+
+
+def plan_on_cluster(
+    studies: Sequence[Study], *, tracking: bool = True, announce: Callable[[str], None] = _print
+) -> Plans:
+    """What studies cost on the cluster of `RAY_ADDRESS`, or on this machine.
+
+    Args:
+        studies: what is planned; starts nothing and needs no data.
+        tracking: fit the cost model on finished trials of the tracking store too, if there is one.
+        announce: told warnings.
+
+    Raises:
+        PlacementError: a trial can never be placed.
+    """
+    from fedatlas.platform.tracking.destination import tracking_uri
+    from fedatlas.sweeps.costs import finished_trials, fit
+    from fedatlas.sweeps.planning import plan_studies
+
+    store = _present_store(tracking_uri() if tracking else None, announce)
+    costs = fit(finished_trials(store))
+    with _present_cluster() as cluster:
+        wanted = [(study.name, study.experiments, study.file.concurrent) for study in studies]
+        return plan_studies(wanted, cluster, costs)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,13 +28,23 @@ from fedatlas.platform.tracking.operations import (
     SUMMARY_PREFIX,
 )
 from fedatlas.platform.tracking.tracker import Tracker, new_run_name
-from fedatlas.sweeps.execution import Planned, checkpoint_path
+from fedatlas.sweeps import casestudy
+from fedatlas.sweeps.execution import Planned, checkpoint_path, export_path
 from fedatlas.sweeps.provenance import tags
 
 if TYPE_CHECKING:
     import pandas as pd
 
 POINTS_PER_FLUSH = 2000
+SUMMARY_FILE = "summary.json"
+"""Of a finished trial."""
+FAILURE_FILE = "failure.json"
+"""Of a trial that failed for its own reasons: it is not tried again unless that is asked for."""
+CONFIGURATION_FILE = "configuration.yaml"
+REPLACED_TAG = "fedatlas.replaced"
+"""On runs whose trial is run anew although it had finished."""
+STALE_TAG = "fedatlas.stale"
+"""On runs whose code has changed since, with what has changed."""
 RUN_ID_FILE = "run_id"
 """Beside the files of a trial: the local name of its tracked run, which the store keeps as `RUN_TAG`.
 
@@ -82,6 +93,8 @@ def summary(planned: Planned, result: RunResult, placement: str, startup: float)
         "seed": given.seed,
         "rounds": given.rounds,
         "epochs": given.epochs,
+        "options": given.options,
+        "method_version": planned.resolved.method_version,
         "placement": placement,
         "metric": entry(given.dataset).metric,
         "data_kind": entry(given.dataset).kind,
@@ -138,6 +151,7 @@ class Recording:
         Args:
             previous: MLflow id of the interrupted run.
         """
+        (self.folder / FAILURE_FILE).unlink(missing_ok=True)
         if self.tracker is None:
             return
         resolved = self.planned.resolved
@@ -206,8 +220,9 @@ class Recording:
             for path in paths:
                 self.tracker.file(self._run, path)
             self.tracker.close(self._run, "FINISHED", {"fedatlas.partition_sha256": self.partition_sha256})
-        write_json(self.folder / "summary.json", content)
+        write_json(self.folder / SUMMARY_FILE, content)
         checkpoint_path(self.study, self.planned.fingerprint).unlink(missing_ok=True)
+        shutil.rmtree(export_path(self.study, self.planned.fingerprint), ignore_errors=True)
         return content
 
     def fail(self, error: str, killed: bool = False) -> None:
@@ -223,7 +238,7 @@ class Recording:
         rounds, clients = self.folder / "rounds.parquet", self.folder / "clients.parquet"
         rounds_table(self.records).to_parquet(rounds, index=False)
         clients_table(self.records).to_parquet(clients, index=False)
-        configuration = self.folder / "configuration.yaml"
+        configuration = self.folder / CONFIGURATION_FILE
         resolved = {
             **self.planned.resolved.experiment.model_dump(mode="json"),
             "method_version": self.planned.resolved.method_version,
@@ -231,10 +246,26 @@ class Recording:
         configuration.write_text(yaml.safe_dump(resolved, sort_keys=False))
         placement = self.folder / "placement.txt"
         placement.write_text(self.placement + "\n")
-        return [rounds, clients, configuration, placement]
+        staged = export_path(self.study, self.planned.fingerprint)
+        tables = casestudy.merge(staged, self.folder / "casestudy") if staged.exists() else []
+        return [rounds, clients, configuration, placement, *tables]
 
 
 _SUMMARY_KEYS = {entry.name for entry in dataclasses.fields(RunResult)} | {"startup_seconds"}
+
+
+def note_failure(study: str, planned: Planned, error: str) -> None:
+    """Remember that a trial of a study failed for its own reasons."""
+    path = results_folder() / "studies" / study / planned.fingerprint / FAILURE_FILE
+    write_json(path, {"cell": planned.resolved.cell, "error": error})
+
+
+def discard(study: str, fingerprint: str) -> None:
+    """Forget what a trial has left in the results folder, so that it begins anew."""
+    for name in (SUMMARY_FILE, FAILURE_FILE, RUN_ID_FILE):
+        (results_folder() / "studies" / study / fingerprint / name).unlink(missing_ok=True)
+    checkpoint_path(study, fingerprint).unlink(missing_ok=True)
+    shutil.rmtree(export_path(study, fingerprint), ignore_errors=True)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

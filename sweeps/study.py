@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedatlas.algorithms.registry import ALGORITHMS, algorithm_type
 from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
+from fedatlas.sweeps import casestudy, filters
+from fedatlas.sweeps.axes import Axis, Combination, combine, keys_of, shown
 from fedatlas.sweeps.experiment import Experiment, Resolved, experiment, resolve
+from fedatlas.sweeps.tuned import Tuned, applied, check_used
 
 GRID_KEYS = (
     *("dataset", "partition", "clients", "algorithm", "backbone"),
     *("label", "options", "seed", "rounds", "epochs"),
 )
 """Keys of an experiment that the other keys of a study set."""
+ALL = "all"
+"""Among the methods: every method of the registry that has no row of its own, with its defaults."""
+ROW_KEYS = ("backbone", "rounds", "epochs", "precision", "uncut")
+"""Keys of an experiment that distinguish rows of a table, as options do; other keys distinguish columns."""
+_NEVER_VARIED = ("algorithm", "label", "options", "seed")
+
+Count = Annotated[int, Field(ge=1)]
+Named = TypeVar("Named")
 
 
 class MethodRow(BaseModel):
@@ -36,27 +51,47 @@ class MethodRow(BaseModel):
     options: dict[str, Any] = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
     """Further keys of this row's experiments, for example `uncut`."""
+    axes: tuple[Axis, ...] = ()
+    """What varies in this row alone."""
 
 
 class StudyFile(BaseModel):
-    """Content of a study file."""
+    """Content of a study file.
+
+    The trials are the product of data sets, partitions, variants, axes, methods and seeds, less what `only`
+    and `without` leave out.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     description: str
-    datasets: tuple[str, ...] = Field(min_length=1)
-    """Names in the catalog."""
-    partitions: dict[str, tuple[int, ...]] = Field(min_length=1)
-    """Client counts of each partition mode."""
+    answers: tuple[str, ...] = ()
+    """What the study is compared with, for example `FedGMC table 2` or `FedGMC figure sensitivity`."""
+    datasets: tuple[str, ...] = ()
+    """Names in the catalog; may be left out if the axes have `dataset`."""
+    partitions: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    """Client counts of each partition mode; may be left out if the axes have `partition` and `clients`."""
     methods: tuple[str | MethodRow, ...] = Field(min_length=1)
     seeds: int | tuple[int, ...] = 3
     """A number of seeds 0, 1, .., or the seeds themselves."""
-    rounds: int | None = Field(default=None, ge=1)
-    epochs: int | None = Field(default=None, ge=1)
+    rounds: Count | dict[str, Count] | None = None
+    """Rounds of every trial, or of those on the named data sets."""
+    epochs: Count | dict[str, Count] | None = None
+    """Local epochs, likewise."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Further keys of the experiments: placement, evaluation, precision, ..."""
     variants: tuple[dict[str, Any], ...] = Field(default=({},), min_length=1)
     """Scenario settings that form an axis, for example `[{}, {train_fraction: 0.02}]`."""
+    axes: tuple[Axis, ...] = ()
+    """What varies besides, see `fedatlas.sweeps.axes`."""
+    only: tuple[str | dict[str, Any], ...] = ()
+    """Conditions that all hold for the trials wanted, see `fedatlas.sweeps.filters`."""
+    without: tuple[str | dict[str, Any], ...] = ()
+    """Conditions of which one is enough to leave a trial out."""
+    concurrent: Count | None = None
+    """Upper bound of trials at the same time; 1 where the study measures time."""
+    export: bool = False
+    """Keep the case-study tables of the first and the last round of every trial."""
 
 
 class Overrides(BaseModel):
@@ -70,6 +105,8 @@ class Overrides(BaseModel):
     rounds: int | None = Field(default=None, ge=1)
     only: tuple[str, ...] = ()
     """Filters: `key=value|value`, or a plain data set or method name. All must hold."""
+    without: tuple[str, ...] = ()
+    """Filters of the same form; trials for which one holds are left out."""
     placement: str | None = None
 
 
@@ -134,49 +171,106 @@ def read_study(name: str) -> tuple[str, StudyFile]:
         raise invalid_values(error, f"study {name}", show_values=False) from error
 
 
-def expand(study: StudyFile, overrides: Overrides | None = None) -> list[Resolved]:
+def expand(
+    study: StudyFile, overrides: Overrides | None = None, tuned: Sequence[Tuned] = ()
+) -> list[Resolved]:
     """All experiments of a study, checked and with every default filled in.
 
+    Args:
+        study: content of the file.
+        overrides: what the command line changes.
+        tuned: configurations that a search has found, for the rows and data sets that they are for.
+
     Raises:
-        ConfigurationError: a name or value is not valid, two rows share a label, or nothing is left.
+        ConfigurationError: a name or value is not valid, two rows share a label, two trials are the same, a
+            tuned configuration is for none of them, or nothing is left.
     """
     change = overrides or Overrides()
     _check_settings(study)
+    _check_answers(study.answers)
     rows = _rows(study, change.algorithms)
     seeds = _seeds(study, change.seeds)
-    cells = [
-        (dataset, mode, count)
-        for dataset in study.datasets
-        for mode, counts in study.partitions.items()
-        for count in counts
-    ]
-    wanted = [_filter(text) for text in change.only]
     whole: list[Resolved] = []
-    for (dataset, mode, count), variant, row, seed in itertools.product(cells, study.variants, rows, seeds):
-        values: dict[str, Any] = {
-            **study.settings,
-            **variant,
-            **row.settings,
-            "dataset": dataset,
-            "partition": mode,
-            "clients": count,
-            "algorithm": row.algorithm,
-            "backbone": row.backbone,
-            "label": row.label,
-            "options": row.options,
-            "seed": seed,
-            "rounds": change.rounds or study.rounds,
-            "epochs": study.epochs,
-        }
-        if change.placement is not None:
-            values["placement"] = change.placement
-        whole.append(resolve(experiment(values)))
-    _check_filters(wanted, whole)
-    out = [each for each in whole if all(_matches(each.experiment, one) for one in wanted)]
+    used: set[Tuned] = set()
+    for base in _scenarios(study):
+        for row in rows:
+            for varied in combine(row.axes):
+                values = _values(study, change, base, row, varied)
+                found = applied(tuned, values)
+                if found is not None:
+                    used.add(found)
+                    values["options"] = {**found.options, **values["options"]}
+                first = resolve(experiment({**values, "seed": seeds[0]}))
+                if study.export:
+                    casestudy.require_export(first.method())
+                whole += [_with_seed(first, seed) for seed in seeds]
+    check_used(tuned, used)
+    keys = _varied(study, rows)
+    out = whole
+    for given in (study, change):
+        only = [filters.condition(entry, keys) for entry in given.only]
+        without = [filters.condition(entry, keys) for entry in given.without]
+        # With other methods than the study's, its own filters may name some that are not there.
+        if given is change or not change.algorithms:
+            filters.check((*only, *without), whole)
+        out = filters.select(out, only, without)
     if not out:
-        raise ConfigurationError(f"nothing is left of the study with only={', '.join(change.only)}")
+        raise ConfigurationError(f"nothing is left of the study with {_shown_filters(study, change)}")
     _check_labels(out)
     return out
+
+
+def _scenarios(study: StudyFile) -> Iterator[dict[str, Any]]:
+    """Keys of experiments that do not depend on the method; options of an axis are among them."""
+    sets: Sequence[Combination] = [{"dataset": name} for name in study.datasets] or [{}]
+    places: Sequence[Combination] = [
+        {"partition": mode, "clients": count} for mode, counts in study.partitions.items() for count in counts
+    ] or [{}]
+    for parts in itertools.product(sets, places, study.variants, combine(study.axes)):
+        yield {key: value for part in parts for key, value in part.items()}
+
+
+def _values(
+    study: StudyFile, change: Overrides, base: Combination, row: MethodRow, varied: Combination
+) -> dict[str, Any]:
+    """Values of an experiment but for its seed."""
+    given = {**base, **varied}
+    keys = {key: value for key, value in given.items() if key in Experiment.model_fields}
+    options = {key: value for key, value in given.items() if key not in keys}
+    dataset = str(keys.get("dataset"))
+    values = {
+        **study.settings,
+        "rounds": _per_set(study.rounds, dataset),
+        "epochs": _per_set(study.epochs, dataset),
+        "backbone": row.backbone,
+        **row.settings,
+        **keys,
+        "algorithm": row.algorithm,
+        "options": {**row.options, **options},
+    }
+    values["label"] = _label(row, {**{key: keys[key] for key in ROW_KEYS if key in keys}, **options})
+    if change.rounds is not None:
+        values["rounds"] = change.rounds
+    if change.placement is not None:
+        values["placement"] = change.placement
+    return values
+
+
+def _label(row: MethodRow, varied: Combination) -> str | None:
+    """The row's name with what an axis varies; None for the method's title."""
+    if not varied:
+        return row.label
+    detail = ", ".join(f"{key}={shown(value)}" for key, value in varied.items())
+    return f"{row.label or algorithm_type(row.algorithm).title} ({detail})"
+
+
+def _per_set(given: int | Mapping[str, int] | None, dataset: str) -> int | None:
+    return given.get(dataset) if isinstance(given, Mapping) else given
+
+
+def _with_seed(resolved: Resolved, seed: int) -> Resolved:
+    """The same experiment with another seed, which no default depends on."""
+    return resolved.model_copy(update={"experiment": resolved.experiment.model_copy(update={"seed": seed})})
 
 
 def _check_settings(study: StudyFile) -> None:
@@ -195,10 +289,76 @@ def _check_settings(study: StudyFile) -> None:
     for mode, counts in study.partitions.items():
         if not counts:
             raise ConfigurationError(f"partitions.{mode} has no client count")
+    _check_axes(study, rows)
+    names = set(study.datasets) | {
+        str(each["dataset"]) for axis in study.axes for each in axis.combinations() if "dataset" in each
+    }
+    for key, given in (("rounds", study.rounds), ("epochs", study.epochs)):
+        for name in given if isinstance(given, Mapping) else ():
+            if name not in names:
+                raise unknown_name(f"data set under {key}", name, names)
+
+
+def _check_axes(study: StudyFile, rows: Sequence[MethodRow]) -> None:
+    """What varies must be set once, and a scenario must be whole."""
+    taken = {
+        "dataset": bool(study.datasets),
+        "partition": bool(study.partitions),
+        "clients": bool(study.partitions),
+        "rounds": study.rounds is not None,
+        "epochs": study.epochs is not None,
+        **dict.fromkeys(_NEVER_VARIED, True),
+        **dict.fromkeys(study.settings, True),
+        **{key: True for variant in study.variants for key in variant},
+    }
+    shared = keys_of(study.axes)
+    for row in rows:
+        own = {**dict.fromkeys(row.settings, True), **dict.fromkeys(row.options, True)}
+        own["backbone"] = row.backbone is not None
+        for key in (*shared, *keys_of(row.axes)):
+            if own.get(key):
+                raise ConfigurationError(f"an axis cannot vary {key}: a row of methods sets it")
+        for key in set(keys_of(row.axes)) & {*shared, "dataset", "partition", "clients"}:
+            raise ConfigurationError(f"methods.axes cannot vary {key}: the axes of the study do")
+    for key in (*shared, *(key for row in rows for key in keys_of(row.axes))):
+        if taken.get(key):
+            raise ConfigurationError(f"an axis cannot vary {key}: the study has a key of its own for it")
+    for key, place in (("dataset", "datasets"), ("partition", "partitions"), ("clients", "partitions")):
+        everywhere = any(all(key in each for each in axis.combinations()) for axis in study.axes)
+        if not taken[key] and not everywhere:
+            raise ConfigurationError(f"{place}: the study needs {place}, or an axis with {key}")
+
+
+def _varied(study: StudyFile, rows: Sequence[MethodRow]) -> list[str]:
+    keys = [*keys_of(study.axes), *(key for row in rows for key in keys_of(row.axes))]
+    return [*keys, *(key for variant in study.variants for key in variant)]
+
+
+@cache
+def _published_tables() -> frozenset[str]:
+    """Tables whose figures are in the package, as `paper table number`."""
+    found = set()
+    for item in files("fedatlas.dashboards.published").iterdir():
+        if item.name.endswith(".csv"):
+            with item.open("r", encoding="utf-8") as file:
+                found |= {f"{row['paper']} table {row['table']}" for row in csv.DictReader(file)}
+    return frozenset(found)
+
+
+def _check_answers(answers: Sequence[str]) -> None:
+    for text in answers:
+        if not re.fullmatch(r"\S+ (table|figure) .+", text, re.IGNORECASE):
+            raise ConfigurationError(f"answers: '{text}' must be 'PAPER table NUMBER' or 'PAPER figure NAME'")
+        if " table " in text.lower() and text.lower() not in _published_tables():
+            raise unknown_name("published table", text, _published_tables())
 
 
 def _rows(study: StudyFile, algorithms: Sequence[str]) -> list[MethodRow]:
-    rows = [MethodRow(algorithm=row) if isinstance(row, str) else row for row in study.methods]
+    rows: list[MethodRow] = []
+    own = {row.algorithm if isinstance(row, MethodRow) else row for row in study.methods}
+    for row in study.methods:
+        names = [name for name in ALGORITHMS if name not in own] if row == ALL else [row]
+        rows += [MethodRow(algorithm=name) if isinstance(name, str) else name for name in names]
     if not algorithms:
         return rows
     chosen: list[MethodRow] = []
@@ -216,42 +376,28 @@ def _seeds(study: StudyFile, override: int | None) -> list[int]:
     return seeds
 
 
-def _filter(text: str) -> tuple[str | None, frozenset[str]]:
-    key, found, values = text.partition("=")
-    if not found:
-        return None, frozenset(key.split("|"))
-    keys = ("dataset", "partition", "clients", "algorithm", "label", "seed")
-    if key not in keys:
-        raise unknown_name("filter", key, keys)
-    return key, frozenset(values.split("|"))
-
-
-def _names(given: Experiment, key: str | None) -> set[str]:
-    """What a filter with this key compares with."""
-    return {given.dataset, given.algorithm} if key is None else {str(getattr(given, key))}
-
-
-def _check_filters(wanted: Sequence[tuple[str | None, frozenset[str]]], whole: Sequence[Resolved]) -> None:
-    for key, values in wanted:
-        there = set().union(*(_names(each.experiment, key) for each in whole))
-        for value in sorted(values - there):
-            raise unknown_name(f"{key or 'data set or method'} of this study", value, there)
-
-
-def _matches(given: Experiment, wanted: tuple[str | None, frozenset[str]]) -> bool:
-    key, values = wanted
-    return not values.isdisjoint(_names(given, key))
+def _shown_filters(study: StudyFile, change: Overrides) -> str:
+    given = {"only": (*study.only, *change.only), "without": (*study.without, *change.without)}
+    parts = [f"{name}={', '.join(map(str, entries))}" for name, entries in given.items() if entries]
+    return " and ".join(parts)
 
 
 def _check_labels(experiments: Sequence[Resolved]) -> None:
-    """Within one scenario, a label must mean one row."""
-    row_fields = {"algorithm", "backbone", "options", "rounds", "epochs", "uncut"}
-    seen: set[str] = set()
+    """Within one scenario, a label must mean one row, and a row must have one label."""
+    row_fields = {"algorithm", "options", *ROW_KEYS} - {"precision"}
+    labels: set[str] = set()
+    trials: dict[str, str] = {}
     for resolved in experiments:
+        label = str(resolved.experiment.label)
         key = resolved.experiment.model_dump_json(exclude=row_fields)
-        if key in seen:
+        if key in labels:
             raise ConfigurationError(
-                f"two rows of the study are called '{resolved.experiment.label}' ({resolved.cell}): "
+                f"two rows of the study are called '{label}' ({resolved.cell}): "
                 "give one another label, or remove what is repeated"
             )
-        seen.add(key)
+        labels.add(key)
+        other = trials.setdefault(resolved.identity_hash(), label)
+        if other != label:
+            raise ConfigurationError(
+                f"'{other}' and '{label}' are the same trial ({resolved.cell}): remove one of them"
+            )

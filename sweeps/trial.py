@@ -21,6 +21,8 @@ from fedatlas.platform.errors import DataError, FedatlasError
 from fedatlas.platform.federation.coordinator import Coordinator
 from fedatlas.platform.federation.placement import PlacementPlan
 from fedatlas.platform.graphs.federated import build
+from fedatlas.platform.graphs.graph import FederatedGraph
+from fedatlas.sweeps import casestudy
 from fedatlas.sweeps.execution import Planned, job, runtime
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class FederatedTrial(tune.Trainable):
         work: Sequence[tuple[Planned, PlacementPlan]] = (),
         checkpoints: Sequence[Path] = (),
         broker: Any = None,
+        exports: Sequence[Path] = (),
     ) -> None:
         """Take what all trials of the study share.
 
@@ -47,14 +50,17 @@ class FederatedTrial(tune.Trainable):
             work: experiments with their placement.
             checkpoints: their checkpoint files, reachable from every node.
             broker: actor that leases fleets; None if all experiments are inline.
+            exports: where their case-study tables are kept; empty if none are wanted.
         """
         torch.set_num_threads(1)
         self._work = work
         self._checkpoints = checkpoints
         self._broker = broker
+        self._exports = exports
         self._position = int(config["position"])
         self._coordinator: Coordinator | None = None
         self._fleet: Fleet | None = None
+        self._federated: FederatedGraph | None = None
 
     def step(self) -> dict[str, Any]:
         """Run rounds for a while and report them."""
@@ -99,6 +105,7 @@ class FederatedTrial(tune.Trainable):
                 f"the study was started {planned.data_sha256}: FEDATLAS_DATA must name the same data on "
                 "every node"
             )
+        self._federated = federated
         if placed.kind != "inline":
             import ray
 
@@ -121,11 +128,16 @@ class FederatedTrial(tune.Trainable):
         assert coordinator is not None
         until = time.perf_counter() + REPORT_SECONDS
         while not coordinator.finished and time.perf_counter() < until:
-            report["records"].append(coordinator.advance().to_plain())
+            record = coordinator.advance()
+            report["records"].append(record.to_plain())
+            if self._exports and (record.round == 0 or coordinator.finished):
+                assert self._federated is not None
+                casestudy.stage(coordinator.snapshot(), self._federated, self._exports[self._position])
         report["done"] = coordinator.finished
 
     def _release(self) -> None:
         self._coordinator = None
+        self._federated = None
         if self._fleet is not None:
             import ray
             from ray.exceptions import RayActorError

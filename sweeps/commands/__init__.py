@@ -1,4 +1,4 @@
-"""The command line: `fedatlas run | sweep | report | sync | data | partition | algorithms`."""
+"""The command line: `fedatlas run | sweep | plan | tune | submit | report | sync | data | ...`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import typer
 
 from fedatlas.platform.errors import FedatlasError
-from fedatlas.sweeps.commands import algorithms, data, partition, report, run, sweep, sync
+from fedatlas.sweeps.commands import algorithms, data, partition, plan, report, run, submit, sweep, sync, tune
 
 app = typer.Typer(
     name="fedatlas",
@@ -18,6 +18,9 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("sweep")(sweep.sweep)
+app.command("plan")(plan.plan)
+app.command("tune")(tune.tune)
+app.command("submit")(submit.submit)
 app.command("report")(report.report)
 app.command("sync")(sync.sync)
 app.command("partition")(partition.partition)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,14 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fedatlas.platform.federation.placement import PlacementPlan
     from fedatlas.sweeps.driver import Progress as StudyProgress
+    from fedatlas.sweeps.driver import StudyOutcome
+    from fedatlas.sweeps.planning import Part, Plans
     from fedatlas.sweeps.preflight import Preflight
 
 MEGABYTE = 1e6
+GIGABYTE = 1e9
 
 
 def run_summary(values: dict[str, Any]) -> Table:
@@ -53,28 +58,106 @@ def _percent(score: float | None) -> str:
 
 def print_preflight(console: Console, study: str, found: Preflight) -> None:
     """What a study is about to do."""
-    total = len(found.todo) + len(found.finished) + found.left_out
+    total = len(found.todo) + len(found.finished) + len(found.failed) + found.left_out
+    failed = f", {len(found.failed)} failed before" if found.failed else ""
     console.print(
         f"[bold]{study}[/bold]: {found.cells} scenarios, {total} trials: {len(found.todo)} to run, "
-        f"{len(found.finished)} finished before, {found.left_out} on missing data",
+        f"{len(found.finished)} finished before{failed}, {found.left_out} on missing data",
         highlight=False,
         soft_wrap=True,
     )
     for name, why in found.missing.items():
         console.print(f"missing {name}: {why}", highlight=False, markup=False, soft_wrap=True)
-    placements: dict[str, int] = {}
-    for _, placed in found.todo:
-        placements[placed.reason] = placements.get(placed.reason, 0) + 1
-    for reason, count in placements.items():
-        console.print(f"placement of {count} trials: {reason}", highlight=False, markup=False, soft_wrap=True)
+    for change, count in Counter(each.change for each in found.stale).items():
+        console.print(
+            f"stale: {count} finished trials, not used ({change})",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    print_placements(console, [placed for _, placed in found.todo])
     if found.todo:
         runs = max(found.concurrency.values())
         console.print(
-            f"up to {runs} trials at once; estimated {_duration(found.estimated_seconds())}", highlight=False
+            f"up to {runs} trials at once; expected {duration(found.estimated_seconds())} "
+            f"({found.costs.describe()})",
+            highlight=False,
+            soft_wrap=True,
         )
 
 
-def _duration(seconds: float) -> str:
+def print_placements(console: Console, plans: Iterable[PlacementPlan]) -> None:
+    """Where the clients of trials live, with the arithmetic."""
+    print_counts(console, Counter(placed.reason for placed in plans))
+
+
+def print_counts(console: Console, reasons: Mapping[str, int]) -> None:
+    """The same from the number of trials of each placement."""
+    for reason, count in reasons.items():
+        console.print(f"placement of {count} trials: {reason}", highlight=False, markup=False, soft_wrap=True)
+
+
+def print_plans(console: Console, plans: Plans) -> None:
+    """Sizes, bytes and expected hours: a few lines for each study, tables for all of them together."""
+    for each in plans.studies:
+        finished = f", {each.whole.finished} of them finished" if each.whole.finished else ""
+        console.print(
+            f"[bold]{each.name}[/bold]: {each.scenarios} scenarios, {each.methods} methods, "
+            f"{each.seeds} seeds: {each.whole.trials} trials{finished}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        if each is plans.studies[-1]:
+            for heading, parts in (("method", each.by_method), ("data set", each.by_dataset)):
+                console.print(_plan_table(heading, parts))
+            print_counts(console, each.placements)
+        left = f", {duration(each.seconds[1])} for what is left" if each.whole.finished else ""
+        console.print(
+            f"{each.whole.bytes / GIGABYTE:,.1f} GB sent, {duration(each.whole.seconds)} of trials, up to "
+            f"{each.concurrent} at once: expected {duration(each.seconds[0])}{left}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    sources = ", ".join(f"{count} {source}" for source, count in each.whole.sources.items())
+    console.print(f"on {plans.cluster.describe()}; times: {sources}", highlight=False, soft_wrap=True)
+    console.print(plans.costs.describe(), highlight=False, soft_wrap=True)
+
+
+def _plan_table(heading: str, parts: Iterable[Part]) -> Table:
+    """MB are of one round of a trial, all clients together; hours are those of trials one after another."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(heading, overflow="fold")
+    for name in ("trials", "MB up", "MB down", "GB in all", "hours"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for part in parts:
+        table.add_row(
+            part.name,
+            str(part.trials),
+            _range(part.uplink),
+            _range(part.downlink),
+            f"{part.bytes / GIGABYTE:,.2f}",
+            f"{part.seconds / 3600:,.2f}",
+        )
+    return table
+
+
+def _range(values: tuple[float, float]) -> str:
+    low, high = (f"{value / MEGABYTE:.3g}" for value in values)
+    return low if low == high else f"{low} - {high}"
+
+
+def print_failures(console: Console, outcome: StudyOutcome) -> None:
+    """Trials that failed now, and those that failed before and were not tried again."""
+    for cells, what in ((outcome.failed, "failed"), (outcome.held_back, "failed before")):
+        if cells:
+            hint = "" if cells is outcome.failed else "; --retry-failed tries them again"
+            console.print(f"[red]{len(cells)} trials {what}[/red]{hint}:", highlight=False)
+        for cell, error in cells.items():
+            console.print(f"  {cell}: {error}", highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """A time in words."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

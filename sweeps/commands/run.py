@@ -13,10 +13,12 @@ from fedatlas.platform.errors import ConfigurationError, FedatlasError
 
 
 def run(
-    dataset: Annotated[str, typer.Option(help="Data set, see `fedatlas data list`.")],
-    algorithm: Annotated[str, typer.Option(help="Method, see `fedatlas algorithms`.")],
+    dataset: Annotated[str | None, typer.Option(help="Data set, see `fedatlas data list`.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="Method, see `fedatlas algorithms`.")] = None,
     clients: Annotated[int, typer.Option(help="Number of clients.")] = 10,
-    partition: Annotated[str, typer.Option(help="metis, metis-overlap, random, louvain or label-skew.")] = "metis",
+    partition: Annotated[
+        str, typer.Option(help="metis, metis-overlap, random, louvain or label-skew.")
+    ] = "metis",
     backbone: Annotated[str | None, typer.Option(help="gcn or h2gcn; the method's own by default.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of split, initialisation and training.")] = 0,
     rounds: Annotated[int | None, typer.Option(help="Rounds; the protocol's by default.")] = None,
@@ -25,6 +27,9 @@ def run(
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="key=value of the experiment or the method; may be repeated."),
+    ] = None,
+    tuned: Annotated[
+        Path | None, typer.Option(help="Configuration that `fedatlas tune` wrote: method, data set, options.")
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write the summary to this file.")] = None,
     export: Annotated[
@@ -41,6 +46,7 @@ def run(
     from fedatlas.sweeps.commands.output import run_summary
     from fedatlas.sweeps.interface import run as run_experiment
     from fedatlas.sweeps.recording import write_json
+    from fedatlas.sweeps.tuned import filled, read_tuned
 
     values: dict[str, Any] = {
         "dataset": dataset,
@@ -54,6 +60,11 @@ def run(
         "placement": placement,
         **split_settings(settings or []),
     }
+    if tuned is not None:
+        values = filled(values, read_tuned(tuned))
+    for key in ("dataset", "algorithm"):
+        if values[key] is None:
+            raise ConfigurationError(f"--{key} is missing: name one, or a file with --tuned")
     console = Console()
     try:
         result = run_experiment(

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 import ray
 
+from fedatlas.algorithms.fedavg import FedAvg
 from fedatlas.platform.federation.placement import ACTOR_BYTES, Cluster, NodeResources, plan
 from fedatlas.platform.tracking.destination import tracking_uri
-from fedatlas.platform.tracking.operations import RUN_TAG
+from fedatlas.platform.tracking.operations import KIND_TAG, RUN_TAG
 from fedatlas.platform.tracking.store import Store
 from fedatlas.platform.tracking.tracker import Tracker
 from fedatlas.sweeps import Study
+from fedatlas.sweeps.driver import FOLDER_TAG, begin_anew, close_abandoned, mark_stale, place
 from fedatlas.sweeps.execution import Planned, planned, request
 from fedatlas.sweeps.preflight import TRIAL_BYTES, Preflight, check
-from fedatlas.sweeps.recording import RUN_ID_FILE, Recording
+from fedatlas.sweeps.recording import RUN_ID_FILE, Recording, note_failure
 
 from .conftest import two_rounds
 
@@ -157,6 +159,95 @@ def test_a_run_that_died_while_it_was_opened_is_continued_with_all_it_needs(
     assert len(new.params) > 10
     for key in ("fedatlas.commit", "fedatlas.placement", "fedatlas.identity", "fedatlas.torch"):
         assert continued.tags[key] == new.tags[key]
+
+
+def test_what_failed_is_tried_again_on_request_only(write_study: Write, results: Path) -> None:
+    study = Study(write_study(methods=["local"], seeds=2))
+    tracker = Tracker(pytest.fail)
+    trial = recording(study, tracker)
+    trial.open()
+    note_failure(study.name, trial.planned, "out of luck")
+    trial.fail("out of luck")
+    for options in ({"uri": tracking_uri(), "tracking": Store()}, {"uri": None, "tracking": None}):
+        found = look(study, **options)
+        assert found.failed == {trial.planned.resolved.cell: "out of luck"}
+        assert [work.resolved.experiment.seed for work, _ in found.todo] == [1]
+        assert len(look(study, retry_failed=True, **options).todo) == 2
+        assert len(look(study, force=True, **options).todo) == 2
+    # Once it runs again, the failure is of the past.
+    again = recording(study, tracker)
+    again.open()
+    again.add(two_rounds())
+    again.finish()
+    found = look(study)
+    assert (found.failed, len(found.finished)) == ({}, 1)
+
+
+def test_what_is_to_run_anew_is_not_finished_any_more(write_study: Write, results: Path) -> None:
+    """A forced sweep that dies goes on without being forced."""
+    study = Study(write_study(methods=["local"], seeds=2))
+    summaries = [finish(study, Tracker(pytest.fail), number) for number in (0, 1)]
+    forced = look(study, uri=tracking_uri(), tracking=Store(), force=True)
+    assert (len(forced.todo), forced.finished) == (2, set())
+    begin_anew(study.name, forced, Store())
+    assert len(look(study, uri=tracking_uri(), tracking=Store()).todo) == 2
+    finish(study, Tracker(pytest.fail), 0)
+    found = look(study, uri=tracking_uri(), tracking=Store())
+    assert found.finished == {summaries[0]["fingerprint"]}
+
+
+def test_results_of_an_earlier_version_are_stale_and_not_mixed(
+    write_study: Write, results: Path, fedatlas: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_study(methods=["local", "fedavg"], seeds=2)
+    for number in range(4):
+        finish(Study(path), Tracker(pytest.fail), number)
+    monkeypatch.setattr(FedAvg, "version", FedAvg.version + 1)
+    study = Study(path)
+    found = look(study, uri=tracking_uri(), tracking=Store())
+    assert (len(found.finished), len(found.todo), len(found.stale)) == (2, 2, 2)
+    change = f"fedavg was version {FedAvg.version - 1}, is {FedAvg.version}"
+    assert {each.change for each in found.stale} == {change}
+    assert set(study.results()["algorithm"]) == {"local"}
+    code, printed = fedatlas("sweep", path, "--dry-run")
+    assert code == 0
+    assert f"stale: 2 finished trials, not used ({change})" in printed
+    mark_stale(found, Store())
+    runs = Store().runs("small", "tags.`fedatlas.stale` LIKE 'fedavg was%'")
+    assert {run.info.run_id for run in runs} == {each.run_id for each in found.stale}
+    # Trials of another form of the study, here with other rounds, are not stale.
+    assert look(Study(path, rounds=7)).stale == ()
+
+
+def test_the_run_of_a_sweep_that_was_killed_is_ended(
+    results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tracker = Tracker(pytest.fail)
+    tags = {KIND_TAG: "sweep", FOLDER_TAG: place()}
+    ours = tracker.open("small", "small sweep", {}, tags)
+    theirs = tracker.open("small", "small sweep", {}, {**tags, FOLDER_TAG: "elsewhere:/results"})
+    close_abandoned(tracker, "small")
+    status = {run: Store().client.get_run(tracker.run_id(run)).info.status for run in (ours, theirs)}
+    assert status == {ours: "KILLED", theirs: "RUNNING"}
+
+
+def test_the_longest_trials_come_first_as_measured(write_study: Write, results: Path) -> None:
+    study = Study(write_study(seeds=2))
+    finish(Study(write_study("other", seeds=1)), None, 1)
+    found = look(study, Cluster((NodeResources(1, 0, 1e12),)))
+    experiments = [work.resolved.experiment for work, _ in found.todo]
+    costs = [found.costs.trial_seconds(given, "inline") for given in experiments]
+    assert costs == sorted(costs, reverse=True)
+    sources = {given.algorithm: found.costs.round_seconds(given, "inline").source for given in experiments}
+    assert sources == {"local": "fitted", "fedavg": "measured"}
+    assert "fitted on 1 finished trials" in found.costs.describe()
+    # On one CPU, one after another.
+    assert found.estimated_seconds() == pytest.approx(sum(costs))
+
+
+def test_a_study_may_bound_the_trials_at_once(write_study: Write, results: Path) -> None:
+    study = Study(write_study(methods=["local"], seeds=20))
+    assert set(look(study, concurrent=3).concurrency.values()) == {3}
 
 
 def test_results_need_no_data(no_data: None, write_study: Write, results: Path) -> None:

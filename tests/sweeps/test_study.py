@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,46 @@ def test_every_shipped_study_expands(name: str) -> None:
     study = Study(name)
     experiments = study.experiments
     assert len({resolved.fingerprint("data") for resolved in experiments}) == len(experiments)
+
+
+def test_shipped_studies_hold_the_scenarios_of_the_tables_they_answer() -> None:
+    """Dashboards can only set a printed figure beside a trial that is there."""
+    published: dict[str, set[tuple[str, str, int]]] = {}
+    for item in files("fedatlas.dashboards.published").iterdir():
+        if item.name.endswith(".csv"):
+            for row in csv.DictReader(item.read_text(encoding="utf-8").splitlines()):
+                if row["clients"]:
+                    scenario = (row["dataset"], row["partition"], int(row["clients"]))
+                    published.setdefault(f"{row['paper']} table {row['table']}", set()).add(scenario)
+    answered = {}
+    for name in available_studies():
+        study = Study(name, seeds=1)
+        for answer in study.file.answers:
+            if " table " in answer:
+                assert published[answer.lower()] & cells(study), (name, answer)
+                if published[answer.lower()] <= cells(study):
+                    answered[answer] = name
+    assert {answer: name for answer, name in answered.items() if answer.startswith("FedGMC")} == {
+        "FedGMC table 1": "homophilic",
+        "FedGMC table 4": "homophilic",
+        "FedGMC table 2": "heterophilic",
+        "FedGMC table 5": "heterophilic",
+        "FedGMC table 6": "ablation",
+        "FedGMC table 7": "round-time",
+    }
+
+
+def test_shipped_studies_begin_with_their_command_and_have_a_make_target() -> None:
+    makefile = (Path(__file__).resolve().parents[2] / "Makefile").read_text(encoding="utf-8")
+    [studies] = re.findall(r"^STUDIES := (.*)$", makefile, re.MULTILINE)
+    assert set(studies.split()) >= {
+        *("homophilic", "heterophilic", "ablation", "sensitivity"),
+        *("convergence", "round-time", "casestudy"),
+    }
+    for name in available_studies():
+        text = files("fedatlas.sweeps").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+        assert text.startswith(f"# fedatlas sweep {name}"), name
+        assert name not in studies.split() or f"make sweep-{name})" in text.splitlines()[0], name
 
 
 def test_the_two_large_studies_are_the_66_scenarios() -> None:
@@ -145,9 +188,9 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     for content, match in [
         (b"datasets: [minesweeper\nmethods:", "is not valid YAML: .*line 2"),
-        (b"- a list", "must be a mapping with keys description, datasets"),
+        (b"- a list", "must be a mapping with keys description, answers"),
         (b"", "must be a mapping"),
-        (b"description: x", "datasets: Field required"),
+        (b"description: x", "methods: Field required"),
         (b"\xff\xfe\x00", "cannot be read"),
     ]:
         broken.write_bytes(content)

@@ -23,6 +23,7 @@ from fedatlas.platform.tracking.store import Store
 from fedatlas.sweeps import Study, preflight, run
 from fedatlas.sweeps.driver import StudyOutcome, alone, run_study
 from fedatlas.sweeps.execution import checkpoint_path
+from fedatlas.sweeps.recording import REPLACED_TAG
 from fedatlas.sweeps.trial import FederatedTrial, FleetBroker
 
 pytestmark = pytest.mark.ray
@@ -66,6 +67,11 @@ def test_a_sweep_tracks_its_trials_and_does_each_once(
         assert names == {"rounds.parquet", "clients.parquet", "configuration.yaml", "placement.txt"}
     assert list((results / "tune").iterdir()) == []
     assert not list(results.glob("checkpoints/*/*"))
+    # The sweep's own run carries the table.
+    assert [item.path for item in store.client.list_artifacts(parent.info.run_id)] == ["small.csv"]
+    table = pd.read_csv(results / "reports" / "small.csv")
+    assert table["method"].tolist() == ["Local", "FedAvg"]
+    assert table["n"].tolist() == [2, 2]
 
     # A trial is the same experiment as a run of its own.
     [fedavg] = trials[(trials["algorithm"] == "fedavg") & (trials["seed"] == 1)].to_dict("records")
@@ -112,10 +118,67 @@ def test_a_trial_that_breaks_is_named_and_the_others_finish(
     assert "at client 0 in round 1" in trials.loc["Diverging", "error"]
     [parent] = Store().runs("diverging", "tags.`fedatlas.kind` = 'sweep'")
     assert parent.info.status == "FAILED"
-    # A failed trial is not finished: it is tried again.
-    code, printed = fedatlas("sweep", path, "--dry-run")
+    # What failed for its own reasons is tried again on request only.
+    code, printed = fedatlas("sweep", path)
+    assert code == 1
+    assert "0 to run, 1 finished before, 1 failed before" in printed
+    assert "1 trials failed before; --retry-failed tries them again" in printed
+    assert f"{cell}: non-finite" in printed
+    code, printed = fedatlas("sweep", path, "--retry-failed", "--dry-run")
     assert code == 0
     assert "1 to run, 1 finished before" in printed
+
+
+def test_a_forced_sweep_runs_anew_what_has_finished(
+    small_ray: None, results: Path, write_study: Write, fedatlas: Call
+) -> None:
+    path = write_study("again", methods=["local"], seeds=1, rounds=1)
+    quiet(Study(path))
+    [before] = Study(path).results().to_dict("records")
+    code, printed = fedatlas("sweep", path, "--force")
+    assert code == 0
+    assert "1 to run, 0 finished before" in printed
+    [after] = Study(path).results().to_dict("records")
+    assert after["run_id"] != before["run_id"]
+    assert (after["fingerprint"], after["test_score"]) == (before["fingerprint"], before["test_score"])
+    store = Store()
+    runs = {run.info.run_id: run for run in store.runs("again", "tags.`fedatlas.kind` = 'trial'")}
+    assert {run_id for run_id, run in runs.items() if REPLACED_TAG in run.data.tags} == {before["run_id"]}
+    newest, _ = store.runs("again", "tags.`fedatlas.kind` = 'sweep'")
+    assert {item.path for item in store.client.list_artifacts(newest.info.run_id)} == {
+        "again.csv",
+        "again.html",
+    }
+    assert preflight_todo(path) == []
+
+
+def test_a_study_may_keep_case_study_tables(small_ray: None, results: Path, write_study: Write) -> None:
+    row = {"algorithm": "fedgmc", "options": {"hidden": 8, "templates": 4, "sampled_nodes": 6}}
+    path = write_study("kept", methods=[row], seeds=1, rounds=3, export=True)
+    outcome = quiet(Study(path))
+    assert outcome.failed == {}
+    [trial] = Study(path).results().to_dict("records")
+    store = Store()
+    names = {item.path for item in store.client.list_artifacts(trial["run_id"])}
+    assert {"anchors.parquet", "class_means.parquet", "nodes.parquet", "templates.parquet"} <= names
+    exported = run(
+        "minesweeper",
+        3,
+        "fedgmc",
+        partition="random",
+        rounds=3,
+        options=row["options"],
+        placement="inline",
+        tracking=False,
+        progress=False,
+        export=results / "alone",
+    )
+    assert exported.values["fingerprint"] == trial["fingerprint"]
+    for file in (results / "alone").iterdir():
+        kept = pd.read_parquet(results / "studies" / "kept" / trial["fingerprint"] / "casestudy" / file.name)
+        pd.testing.assert_frame_equal(kept, pd.read_parquet(file))
+        assert sorted(set(kept["round"])) == [0, 2]
+    assert not list(results.glob("checkpoints/*/*"))
 
 
 def test_packed_trials_share_a_fleet_and_leave_none(
