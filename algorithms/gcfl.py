@@ -116,7 +116,8 @@ class GCFL(PersonalisedAveraging[GCFLConfiguration, GCFLServer, GCFLClient]):
     - Sequences that are all equal have no cut of meaning: the cluster stays.
 
     The released code picks each client's best test score over all clusters; here scores are the protocol's.
-    A run that never splits equals FedAvg; with one client to a cluster it equals Local.
+    A run that never splits equals FedAvg; with one client to a cluster it equals Local. Every round tracks
+    the cluster of each client (`cluster/client_0`, ...), so that a run's rounds hold the clusters over time.
     """
 
     name: ClassVar[str] = "gcfl"
@@ -142,8 +143,10 @@ class GCFL(PersonalisedAveraging[GCFLConfiguration, GCFLServer, GCFLClient]):
 
     def diagnostics(self, server: GCFLServer) -> dict[str, float]:
         sizes = torch.bincount(server.clusters)
+        of_client = {f"cluster/client_{m}": float(c) for m, c in enumerate(server.clusters.tolist())}
         return {
             **super().diagnostics(server),
+            **of_client,
             "cluster/count": float((sizes > 0).sum()),
             "cluster/largest": float(sizes.max()),
         }

@@ -329,3 +329,12 @@ def test_the_gradient_norm_is_that_of_the_shared_parameters_at_the_last_step(mak
     expected = torch.cat([gradient.flatten(1) for gradient in found], dim=1).norm(dim=1)
     sent = method.update(client, cohort, 0).upload.fields["gradient_norm/last"]
     torch.testing.assert_close(sent, expected)
+
+
+def test_the_cluster_of_every_client_is_tracked_in_every_round(make_federation, make_method, run):
+    method = make_method("gcfl", r1=1.0, warm_up=1, split_interval=1)
+    outcome = run(method, make_federation())
+    for record in outcome.records:
+        found = {record.metrics[f"cluster/client_{m}"] for m in range(4)}
+        assert len(found) == record.metrics["cluster/count"]
+    assert outcome.records[-1].metrics["cluster/count"] > 1
