@@ -40,11 +40,12 @@ FOLDER_TAG = "fedatlas.folder"
 """On a sweep's own run: machine and results folder of its driver."""
 
 # Ray's own loggers and tables would repeat what the tracking store and the progress bar show, and its signal
-# handler would swallow Ctrl-C.
+# handler would swallow Ctrl-C. MLflow would print two lines for every trial that ends on a server.
 TUNE_ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 

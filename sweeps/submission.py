@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ray.exceptions import RayError
+
 from fedatlas.platform.errors import FedatlasError
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 PASSED_ON = ("FEDATLAS_DATA", "FEDATLAS_RESULTS", "FEDATLAS_OFFLINE", "MLFLOW_TRACKING_URI")
 """Variables that the job gets from here if they are set; what is not set is as on the cluster."""
 POLL_SECONDS = 2.0
+START_SECONDS = 60.0
+_FAILURES = (RuntimeError, ConnectionError, OSError, RayError)
+"""What Ray's client raises where it cannot do its work; a missing token is a `RayError`."""
 HOW_TO_ADDRESS = "the address of the dashboard, as in http://head:8265"
 
 
@@ -91,13 +96,19 @@ def submit(
         for path in sent:
             shutil.copy(path, folder)
         runtime: dict[str, Any] = {"working_dir": folder} if sent else {}
-        try:
-            job = client.submit_job(
-                entrypoint=entrypoint, runtime_env=runtime, metadata={"fedatlas.study": Path(study).stem}
-            )
-        except (RuntimeError, ConnectionError, OSError) as error:
-            raise FedatlasError(f"the cluster at {address} took no job: {_first_line(error)}") from error
-    return Submitted(job, address, entrypoint)
+        until = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                job = client.submit_job(
+                    entrypoint=entrypoint, runtime_env=runtime, metadata={"fedatlas.study": Path(study).stem}
+                )
+            except _FAILURES as error:
+                # A cluster that has just come up takes jobs a moment after its dashboard answers.
+                if "No available agent" in str(error) and time.monotonic() < until:
+                    time.sleep(POLL_SECONDS)
+                    continue
+                raise FedatlasError(f"the cluster at {address} took no job: {_first_line(error)}") from error
+            return Submitted(job, address, entrypoint)
 
 
 def follow(submitted: Submitted, write: Callable[[str], None], poll: float = POLL_SECONDS) -> bool:
@@ -112,7 +123,7 @@ def follow(submitted: Submitted, write: Callable[[str], None], poll: float = POL
         try:
             ended = client.get_job_status(submitted.job).is_terminal()
             text = client.get_job_logs(submitted.job)
-        except (RuntimeError, ConnectionError, OSError) as error:
+        except _FAILURES as error:
             raise FedatlasError(
                 f"lost sight of job {submitted.job}: {_first_line(error)}; it goes on by itself, look with "
                 f"`ray job status --address {submitted.address} {submitted.job}`"
@@ -134,12 +145,12 @@ def _client(address: str) -> JobSubmissionClient:
         raise FedatlasError(
             "job submission needs Ray's dashboard: pip install 'ray[default]' in the version of the cluster"
         ) from error
-    except (RuntimeError, ConnectionError, OSError) as error:
+    except _FAILURES as error:
         raise FedatlasError(
             f"no cluster takes jobs at RAY_ADDRESS={address} ({_first_line(error)}): it must be "
-            f"{HOW_TO_ADDRESS}"
+            f"{HOW_TO_ADDRESS}, with RAY_AUTH_MODE and RAY_AUTH_TOKEN as the cluster wants them"
         ) from error
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 FEDATLAS = Path(sys.executable).with_name("fedatlas")
 ROUNDS = 150
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 def start(study: str, results: Path) -> subprocess.Popen[str]:
@@ -102,6 +102,8 @@ def test_a_stopped_sweep_goes_on_from_its_checkpoint(
     store = Store()
     trials = Study(path).results()
     assert sorted(trials["status"]) == ["FINISHED", "FINISHED"]
+    sweeps = store.runs("stopped", "tags.`fedatlas.kind` = 'sweep'")
+    assert [run.info.status for run in sweeps] == ["FINISHED", "KILLED"]
     tracked = {run.info.run_id for run in store.runs("stopped", "tags.`fedatlas.kind` = 'trial'")}
     assert begun <= tracked == set(trials["run_id"])  # Continued, not begun anew.
     tables = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,6 +108,25 @@ def test_a_cluster_that_does_not_answer_is_named(fedatlas: Call, monkeypatch: py
     assert "no cluster takes jobs at RAY_ADDRESS=http://127.0.0.1:1" in printed
 
 
+def test_a_cluster_that_has_just_come_up_is_asked_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, answers = client.submit_job, iter(["No available agent to submit job, please try again later."])
+
+    def not_yet(**job: Any) -> str:
+        for answer in answers:
+            raise RuntimeError(answer)
+        return taken(**job)
+
+    monkeypatch.setattr(client, "submit_job", not_yet)
+    monkeypatch.setattr(submission, "POLL_SECONDS", 0.0)
+    assert submit("http://head:8265", "quickstart", []).job == "raysubmit_1"
+    monkeypatch.setattr(submission, "START_SECONDS", 0.0)
+    answers = iter(["No available agent to submit job"])
+    with pytest.raises(FedatlasError, match="took no job: No available agent"):
+        submit("http://head:8265", "quickstart", [])
+
+
 @pytest.fixture
 def head(results: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A Ray cluster of one node with a dashboard; its address."""
@@ -115,9 +135,12 @@ def head(results: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": True, "dashboard_port": 0}
-    )
+    with socket.socket() as free:
+        free.bind(("", 0))
+        # Jobs are started by an agent, whose usual port another Ray of this machine may have.
+        agent = free.getsockname()[1]
+    arguments = {"include_dashboard": True, "dashboard_port": 0, "dashboard_agent_listen_port": agent}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **arguments})
     try:
         yield f"http://{cluster.head_node.webui_url}"
     finally:
