@@ -196,11 +196,12 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, extended: Tensor, sigma: float, rows: int) -> Tensor:
         ctx.save_for_backward(scores, extended)
         ctx.sigma, ctx.rows = sigma, rows
-        blocks = []
-        for part in torch.split(scores, rows, dim=1):
-            gaps = part[:, :, None] - scores[:, None, :]
-            blocks.append(torch.bmm(gaps.square_().mul_(-1 / sigma**2).exp_(), extended))
-        return torch.cat(blocks, dim=1)
+        product = torch.empty_like(extended)
+        for start in range(0, scores.shape[1], rows):
+            part = slice(start, start + rows)
+            kernel = (scores[:, part, None] - scores[:, None, :]).square_().mul_(-1 / sigma**2).exp_()
+            product[:, part] = torch.bmm(kernel, extended)
+        return product
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
