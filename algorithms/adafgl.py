@@ -51,6 +51,7 @@ from fedatlas.algorithms.personal_propagation import (
     similar_predictions,
     smoothed_features,
 )
+from fedatlas.algorithms.search_spaces import between, log_between
 from fedatlas.algorithms.weight_sharing import (
     SharedClient,
     SharedServer,
@@ -74,13 +75,29 @@ class AdaFGLConfiguration(WeightSharingConfiguration):
     personal_epochs_per_round: int = Field(1, ge=1, description="of these between two evaluations")
     personal_hidden: int = Field(64, ge=1, description="hidden width of the modules")
     personal_dropout: float = Field(0.5, ge=0, lt=1, description="dropout in the modules")
-    personal_lr: float = Field(0.01, gt=0, description="learning rate of phase 2")
+    personal_lr: float = Field(
+        0.01, gt=0, description="learning rate of phase 2", json_schema_extra=log_between(0.001, 0.1)
+    )
     personal_weight_decay: float = Field(5e-4, ge=0, description="weight decay of phase 2")
     smoothing_steps: int = Field(3, ge=0, le=16, description="propagation steps of smoothed features")
     label_steps: int = Field(10, ge=1, description="steps of label propagation")
-    kappa: float = Field(0.5, ge=0, le=1, description="share of the neighbours in label propagation")
-    alpha: float = Field(0.05, ge=0, le=1, description="share of the given graph in the optimised one")
-    beta: float = Field(0.2, ge=0, le=1, description="share of S_b in signed propagation")
+    kappa: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="share of the neighbours in label propagation",
+        json_schema_extra=between(0.1, 0.9),
+    )
+    alpha: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="share of the given graph in the optimised one",
+        json_schema_extra=between(0.05, 0.95),
+    )
+    beta: float = Field(
+        0.2, ge=0, le=1, description="share of S_b in signed propagation", json_schema_extra=between(0.1, 0.9)
+    )
     similar_threshold: float = Field(0.999, ge=0, lt=1, description="cosine above which nodes are joined")
     similar_most: int | None = Field(50, ge=1, description="bound on nodes joined to a node; none: no bound")
     negative_scale: NegativeScale = Field("ours", description="scale of negative similarities")

@@ -58,6 +58,7 @@ from fedatlas.algorithms.mixing import (
     cosine_similarity,
 )
 from fedatlas.algorithms.optimizer import AdamState
+from fedatlas.algorithms.search_spaces import log_between
 from fedatlas.algorithms.smoothing import Kernel
 from fedatlas.algorithms.weight_sharing import SharedClient
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
@@ -78,8 +79,15 @@ POWER_STEPS = 64
 class FedAuxConfiguration(PersonalisedConfiguration):
     """Defaults of FedAux."""
 
-    sigma: float = Field(1.0, gt=0, description="bandwidth of the kernel")
-    alpha: float = Field(10.0, ge=0, description="sharpness of the similarity weights")
+    sigma: float = Field(
+        1.0, gt=0, description="bandwidth of the kernel", json_schema_extra=log_between(0.1, 20.0)
+    )
+    alpha: float = Field(
+        10.0,
+        ge=0,
+        description="sharpness of the similarity weights",
+        json_schema_extra=log_between(0.1, 20.0),
+    )
     smoothing: Literal["kernel", "sort", "none"] = Field("kernel", description="how z is made; none: z = 0")
     kernel: Kernel = Field("auto", description="form of the kernel: exact, by its series, or what is faster")
     window: int = Field(5, ge=1, description="taps of the convolution of smoothing=sort")

@@ -44,6 +44,7 @@ from fedatlas.algorithms import procrustes, simplex, templates, transport
 from fedatlas.algorithms.aggregation import Aggregation, Shared
 from fedatlas.algorithms.backbones import Representation
 from fedatlas.algorithms.optimizer import AdamState
+from fedatlas.algorithms.search_spaces import among, log_between
 from fedatlas.algorithms.templates import TemplateRule
 from fedatlas.algorithms.weight_sharing import (
     SharedClient,
@@ -65,13 +66,24 @@ class FedGMCConfiguration(WeightSharingConfiguration):
     semantic: bool = Field(True, description="semantic calibration (False: w/o Semantic)")
     structural: bool = Field(True, description="structural calibration (False: w/o Structural)")
     refinement: bool = Field(True, description="refinement by the server (False: w/o Refinement)")
-    semantic_weight: float = Field(0.1, ge=0, description="w_se")
-    structural_weight: float = Field(0.1, ge=0, description="w_st")
+    semantic_weight: float = Field(0.1, ge=0, description="w_se", json_schema_extra=log_between(0.001, 1.0))
+    structural_weight: float = Field(0.1, ge=0, description="w_st", json_schema_extra=log_between(0.001, 1.0))
     literal_weights: bool = Field(False, description="w_se = w_st = 1 as published")
-    templates: int = Field(64, ge=1, description="number of structural templates Q")
-    sampled_nodes: int = Field(64, ge=1, description="nodes sampled per client and round B")
-    tau: float = Field(1.0, gt=0, description="temperature of the difficulty weights")
-    eta: float = Field(0.1, gt=0, description="largest step of an anchor per round")
+    templates: int = Field(
+        64, ge=1, description="number of structural templates Q", json_schema_extra=among(16, 32, 64, 128)
+    )
+    sampled_nodes: int = Field(
+        64, ge=1, description="nodes sampled per client and round B", json_schema_extra=among(16, 32, 64, 128)
+    )
+    tau: float = Field(
+        1.0,
+        gt=0,
+        description="temperature of the difficulty weights",
+        json_schema_extra=log_between(0.1, 5.0),
+    )
+    eta: float = Field(
+        0.1, gt=0, description="largest step of an anchor per round", json_schema_extra=log_between(0.01, 0.5)
+    )
     classifier_frame: Literal["client", "anchors"] = Field(
         "client", description="what the classifier reads: the embedding, or R_m times each of its parts"
     )

@@ -49,6 +49,7 @@ from fedatlas.algorithms.propagation import (
     propagated_labels,
     smoothing_confidence,
 )
+from fedatlas.algorithms.search_spaces import among, between
 from fedatlas.algorithms.weight_sharing import SharedClient
 from fedatlas.platform.federation.cohort import Cohort
 from fedatlas.platform.federation.contract import MethodConfiguration
@@ -61,9 +62,26 @@ class FedGTAConfiguration(PersonalisedConfiguration):
 
     hidden: int = Field(64, ge=1, description="hidden width p")
     lp_steps: int = Field(5, ge=0, description="steps L of label propagation")
-    alpha: float = Field(0.5, ge=0, le=1, description="share of the neighbours in label propagation")
-    temperature: float = Field(20.0, gt=0, description="temperature T of the confidence")
-    eps: float = Field(0.5, ge=-1, le=1, description="similarity that other clients must exceed")
+    alpha: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="share of the neighbours in label propagation",
+        json_schema_extra=between(0.1, 0.9),
+    )
+    temperature: float = Field(
+        20.0,
+        gt=0,
+        description="temperature T of the confidence",
+        json_schema_extra=among(5.0, 10.0, 20.0, 50.0),
+    )
+    eps: float = Field(
+        0.5,
+        ge=-1,
+        le=1,
+        description="similarity that other clients must exceed",
+        json_schema_extra=between(0.1, 0.9),
+    )
     moment_order: int = Field(10, ge=1, description="highest order K of the moments")
     moments: Moments = Field("hybrid", description="raw (origin), central (mean) or both (hybrid)")
     all_depths: bool = Field(False, description="moments of every propagation step, not of the last one")

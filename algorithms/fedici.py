@@ -53,6 +53,7 @@ from torch import Tensor
 from fedatlas.algorithms.aggregation import normalised_client_weights, weighted_mean
 from fedatlas.algorithms.backbones import Backbone, Representation, UniFilter
 from fedatlas.algorithms.optimizer import AdamState
+from fedatlas.algorithms.search_spaces import among, log_between
 from fedatlas.algorithms.spectral_bases import (
     build_bases,
     heterophily_basis,
@@ -81,12 +82,16 @@ class FedICIConfiguration(WeightSharingConfiguration):
     """Defaults of FedICI; per data set they are in `presets.yaml`."""
 
     aggregation: Literal["fedavg", "none"] = Field("fedavg", description="how shared weights travel")
-    rank: int = Field(5, ge=1, description="largest rank r of the common subspace")
+    rank: int = Field(
+        5, ge=1, description="largest rank r of the common subspace", json_schema_extra=among(2, 5, 10)
+    )
     energy: float = Field(0.9, gt=0, le=1, description="share of the squared singular values to keep")
     orthogonality: Literal["projection", "loss"] = Field(
         "projection", description="who makes high frequencies orthogonal: the server, or the clients' loss"
     )
-    orthogonality_weight: float = Field(0.1, ge=0, description="weight of that loss")
+    orthogonality_weight: float = Field(
+        0.1, ge=0, description="weight of that loss", json_schema_extra=log_between(0.001, 1.0)
+    )
     decorrelation: float = Field(
         0.0, ge=0, le=1, description="rho: how far individual parts are turned apart"
     )

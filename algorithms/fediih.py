@@ -26,6 +26,7 @@ from fedatlas.algorithms.mixing import (
 )
 from fedatlas.algorithms.optimizer import AdamState
 from fedatlas.algorithms.reconstruction import reconstruction_loss
+from fedatlas.algorithms.search_spaces import log_between
 from fedatlas.algorithms.weight_sharing import SharedClient
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.contract import MethodConfiguration
@@ -46,7 +47,9 @@ class FedIIHConfiguration(PersonalisedConfiguration):
 
     dropout: float = Field(0.35, ge=0, lt=1, description="dropout of hidden representations")
     latent_layers: int = Field(1, ge=1, le=4, description="routing layers of each variational branch")
-    elbo_weight: float = Field(0.1, ge=0, description="weight lambda of the negative ELBO")
+    elbo_weight: float = Field(
+        0.1, ge=0, description="weight lambda of the negative ELBO", json_schema_extra=log_between(0.001, 1.0)
+    )
     elbo_trains_encoder: bool = Field(
         True, description="gradients of the ELBO reach the encoder; false: as in the released code"
     )

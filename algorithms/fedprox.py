@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedatlas.algorithms.backbones import Representation
 from fedatlas.algorithms.optimizer import AdamState
+from fedatlas.algorithms.search_spaces import log_between
 from fedatlas.algorithms.weight_sharing import (
     SharedClient,
     SharedServer,
@@ -27,7 +28,9 @@ from fedatlas.platform.federation.state import transient
 class FedProxConfiguration(WeightSharingConfiguration):
     """Defaults of FedProx."""
 
-    mu: float = Field(0.001, ge=0, description="strength of the proximal pull")
+    mu: float = Field(
+        0.001, ge=0, description="strength of the proximal pull", json_schema_extra=log_between(1e-05, 1.0)
+    )
 
 
 @dataclass

@@ -21,6 +21,7 @@ from fedatlas.algorithms.mixing import (
     cosine_similarity,
 )
 from fedatlas.algorithms.optimizer import AdamState
+from fedatlas.algorithms.search_spaces import between, log_between
 from fedatlas.algorithms.weight_sharing import SharedClient
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.contract import MethodConfiguration
@@ -40,12 +41,20 @@ class FedPUBConfiguration(PersonalisedConfiguration):
     """Defaults of FED-PUB."""
 
     tau: float = Field(
-        3.0, ge=0, description="sharpness of the similarity weights; published: 5 with overlap"
+        3.0,
+        ge=0,
+        description="sharpness of the similarity weights; published: 5 with overlap",
+        json_schema_extra=between(1.0, 10.0),
     )
     lambda1: float = Field(
-        0.00001, ge=0, description="weight of the masks' l1 norm, and threshold of pruning; published: 0.001"
+        0.00001,
+        ge=0,
+        description="weight of the masks' l1 norm, and threshold of pruning; published: 0.001",
+        json_schema_extra=log_between(1e-06, 0.1),
     )
-    lambda2: float = Field(0.001, ge=0, description="strength of the proximal pull")
+    lambda2: float = Field(
+        0.001, ge=0, description="strength of the proximal pull", json_schema_extra=log_between(1e-06, 0.1)
+    )
     masks: bool = Field(True, description="personal masks of the weight matrices")
     proxy_blocks: int = Field(5, ge=1, description="blocks of 100 nodes in the proxy graph")
     released_code: bool = Field(False, description="penalties as in the released code: without gradient")

@@ -66,6 +66,7 @@ from fedatlas.algorithms.mixing import (
     row_stochastic,
 )
 from fedatlas.algorithms.optimizer import AdamState
+from fedatlas.algorithms.search_spaces import among, log_between
 from fedatlas.algorithms.weight_sharing import SharedClient
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.contract import MethodConfiguration
@@ -85,14 +86,22 @@ class FedSSAConfiguration(PersonalisedConfiguration):
 
     client_weights: ClientWeights = Field("nodes", description="weights of clients within a group")
     shared_filter: bool = Field(False, description="one filter coefficient per hop for all features")
-    semantic_groups: int = Field(3, ge=1, description="number of semantic groups")
-    structural_groups: int = Field(3, ge=1, description="number of structural groups")
+    semantic_groups: int = Field(
+        3, ge=1, description="number of semantic groups", json_schema_extra=among(2, 3, 5)
+    )
+    structural_groups: int = Field(
+        3, ge=1, description="number of structural groups", json_schema_extra=among(2, 3, 5)
+    )
     latent: int = Field(32, ge=1, description="dimensions of the latent variable")
     label_input: bool = Field(False, description="heads also read the one-hot label in training")
     variational_weight: float = Field(0.1, ge=0, description="a, weight of the variational bound")
     prior_weight: float = Field(0.01, ge=0, description="b, weight of the divergence to the prior in it")
-    semantic_weight: float = Field(0.1, ge=0, description="s, weight of semantic alignment")
-    structural_weight: float = Field(0.1, ge=0, description="t, weight of structural alignment")
+    semantic_weight: float = Field(
+        0.1, ge=0, description="s, weight of semantic alignment", json_schema_extra=log_between(0.001, 1.0)
+    )
+    structural_weight: float = Field(
+        0.1, ge=0, description="t, weight of structural alignment", json_schema_extra=log_between(0.001, 1.0)
+    )
     variational_lr: float = Field(0.01, gt=0, description="learning rate of heads and decoder")
     energy: Literal["channels", "subspace"] = Field("channels", description="what is compared structurally")
     subspace: int = Field(3, ge=1, description="singular vectors of energy=subspace")

@@ -40,6 +40,7 @@ from fedatlas.algorithms.aggregation import ClientWeights
 from fedatlas.algorithms.backbones import Backbone
 from fedatlas.algorithms.optimizer import AdamState, adam_step
 from fedatlas.algorithms.reliability import class_reliability, normalised_reliability
+from fedatlas.algorithms.search_spaces import log_between
 from fedatlas.algorithms.weight_sharing import (
     SharedClient,
     SharedServer,
@@ -69,8 +70,12 @@ class FedTADConfiguration(WeightSharingConfiguration):
     distillation_steps: int = Field(5, ge=0, description="steps of the global model per pseudo graph it_d")
     generator_lr: float = Field(1e-3, gt=0, description="learning rate of the generator")
     distillation_lr: float = Field(1e-3, gt=0, description="learning rate of the distillation")
-    semantic_weight: float = Field(1.0, ge=0, description="lambda_1")
-    diversity_weight: float = Field(1.0, ge=0, description="lambda_2")
+    semantic_weight: float = Field(
+        1.0, ge=0, description="lambda_1", json_schema_extra=log_between(0.01, 10.0)
+    )
+    diversity_weight: float = Field(
+        1.0, ge=0, description="lambda_2", json_schema_extra=log_between(0.01, 10.0)
+    )
 
 
 @dataclass

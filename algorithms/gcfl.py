@@ -14,6 +14,7 @@ from fedatlas.algorithms.aggregation import normalised_client_weights, shared_na
 from fedatlas.algorithms.clustering import cosines, minimum_cut, standardised, warping_distances
 from fedatlas.algorithms.mixing import PersonalisedAveraging, PersonalisedConfiguration, PersonalisedServer
 from fedatlas.algorithms.optimizer import AdamState
+from fedatlas.algorithms.search_spaces import between
 from fedatlas.algorithms.weight_sharing import SharedClient
 from fedatlas.platform.federation.cohort import Cohort, Task
 from fedatlas.platform.federation.contract import MethodConfiguration
@@ -35,7 +36,11 @@ class GCFLConfiguration(PersonalisedConfiguration):
     )
     criterion: Criterion = Field("relative", description="scale of the thresholds that decide on a split")
     r1: float = Field(
-        0.4, ge=0, le=1, description="relative: split if the mean is below r1 times the maximum"
+        0.4,
+        ge=0,
+        le=1,
+        description="relative: split if the mean is below r1 times the maximum",
+        json_schema_extra=between(0.1, 0.9),
     )
     eps1: float = Field(0.05, ge=0, description="absolute: split if the norm of the mean update is below it")
     eps2: float = Field(0.1, ge=0, description="absolute: and the largest norm of an update is above it")

@@ -46,6 +46,7 @@ from fedatlas.algorithms.backbones.sage import GraphSAGE
 from fedatlas.algorithms.features import dense_features
 from fedatlas.algorithms.mending import Impaired, impair, mended_logits, parents
 from fedatlas.algorithms.optimizer import AdamState, adam_step
+from fedatlas.algorithms.search_spaces import among
 from fedatlas.algorithms.weight_sharing import cross_entropy
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.contract import MethodConfiguration
@@ -70,7 +71,9 @@ class GeneratorConfiguration(MethodConfiguration):
     generator_weight_decay: float = Field(1e-4, ge=0, description="weight decay of the generator")
     generator_dropout: float = Field(0.5, ge=0, lt=1, description="dropout in the generator")
     hidden_portion: float = Field(0.5, gt=0, le=1, description="share of validation nodes that are hidden")
-    generated_neighbours: int = Field(5, ge=1, description="most neighbours generated for a node q")
+    generated_neighbours: int = Field(
+        5, ge=1, description="most neighbours generated for a node q", json_schema_extra=among(2, 5, 10)
+    )
     encoder_width: int = Field(32, ge=1, description="hidden width of the generator's encoder")
     latent: int = Field(128, ge=1, description="latent width l of the generator")
     inner_width: int = Field(256, ge=1, description="first hidden width of the feature head")

@@ -2,11 +2,11 @@
 
 A method declares them beside the defaults, in the field of its configuration:
 
-    mu: float = Field(
-        0.001, ge=0, description="strength of the proximal pull",
-        json_schema_extra={"search": {"low": 1e-5, "high": 1.0, "log": True}},
-    )
-    templates: int = Field(64, ge=1, json_schema_extra={"search": [16, 32, 64, 128]})
+    mu: float = Field(0.001, ge=0, json_schema_extra=log_between(1e-5, 1.0))
+    templates: int = Field(64, ge=1, json_schema_extra=among(16, 32, 64, 128))
+
+with the words of `fedatlas.algorithms.search_spaces`, or as the entry that they stand for:
+`{"search": {"low": 1e-5, "high": 1.0, "log": True}}`, `{"search": [16, 32, 64, 128]}`.
 
 An interval has `low` and `high`, both included, and `log` or `step` if it is not to be uniform; a list names
 the values. Options that every method has are declared here; a method's own declaration goes before, and
@@ -134,7 +134,7 @@ def space_of(algorithm: str, chosen: Sequence[str] = ()) -> dict[str, Space]:
         if name not in found:
             raise ConfigurationError(
                 f"option {name} of {algorithm} has no search space: choose from {', '.join(sorted(found))}, "
-                f"or declare one in its field (json_schema_extra={{'search': ...}})"
+                f"or declare one in its field (fedatlas.algorithms.search_spaces)"
             )
     return {name: space for name, space in found.items() if not chosen or name in chosen}
 

@@ -104,3 +104,16 @@ def test_a_search_starts_within_its_space(space: Interval | Choice, value: Any, 
     found = space.nearest(value)
     assert found == pytest.approx(nearest)
     assert type(found) is type(nearest)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "space"),
+    [
+        ("fedprox", "mu", Interval(low=1e-5, high=1.0, log=True)),
+        ("gcfl", "r1", Interval(low=0.1, high=0.9)),
+        ("fedgmc", "templates", Choice(values=(16, 32, 64, 128))),
+        ("fedsageplus", "generated_neighbours", Choice(values=(2, 5, 10))),
+    ],
+)
+def test_spaces_of_the_methods_own_options(name: str, option: str, space: Interval | Choice) -> None:
+    assert space_of(name)[option] == space
