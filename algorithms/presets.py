@@ -6,9 +6,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
-
 from fedatlas.algorithms.registry import algorithm_type
+from fedatlas.platform.documents import read_yaml
 from fedatlas.platform.graphs.catalog import STANDIN_PREFIX
 
 EXPERIMENT_KEYS = ("rounds", "epochs", "features")
@@ -17,7 +16,7 @@ EXPERIMENT_KEYS = ("rounds", "epochs", "features")
 @cache
 def _presets() -> dict[str, dict[str, dict[str, Any]]]:
     text = files("fedatlas.algorithms").joinpath("presets.yaml").read_text(encoding="utf-8")
-    loaded: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
+    loaded: dict[str, dict[str, dict[str, Any]]] = read_yaml(text, "presets.yaml")
     return loaded
 
 

@@ -11,10 +11,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedatlas.algorithms.registry import ALGORITHMS, algorithm_type
+from fedatlas.platform.documents import read_yaml
 from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
 from fedatlas.sweeps import casestudy, filters
 from fedatlas.sweeps.axes import Axis, Combination, combine, keys_of, shown
@@ -153,11 +153,7 @@ def read_study(name: str) -> tuple[str, StudyFile]:
             raise unknown_name("study", name, available_studies())
         title = name
         text = files("fedatlas.sweeps").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        where = " ".join(str(error).split())
-        raise ConfigurationError(f"study {name} is not valid YAML: {where}") from error
+    content = read_yaml(text, f"study {name}")
     if not isinstance(content, dict):
         raise ConfigurationError(
             f"study {name} must be a mapping with keys {', '.join(StudyFile.model_fields)}"

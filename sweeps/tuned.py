@@ -16,10 +16,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedatlas.algorithms.registry import algorithm_type
+from fedatlas.platform.documents import read_yaml
 from fedatlas.platform.errors import ConfigurationError, invalid_values
 from fedatlas.platform.graphs.catalog import STANDIN_PREFIX, entry
 
@@ -61,11 +61,10 @@ def read_tuned(path: Path) -> Tuned:
         ConfigurationError: the file cannot be read, or names what does not exist.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigurationError(
-            f"tuned configuration {path} cannot be read: {' '.join(str(error).split())}"
-        ) from error
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"tuned configuration {path} cannot be read: {error}") from error
+    content = read_yaml(text, f"tuned configuration {path}")
     if not isinstance(content, dict):
         raise ConfigurationError(
             f"tuned configuration {path} must be a mapping with keys {', '.join(Tuned.model_fields)}"
