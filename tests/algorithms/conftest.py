@@ -234,7 +234,7 @@ def _compare(first: Any, second: Any, tolerance: float, place: str) -> None:
             assert torch.equal(first, second), place
         else:
             torch.testing.assert_close(
-                first, second, rtol=0, atol=tolerance, msg=lambda text: f"{place}: {text}"
+                first, second, rtol=1e-9, atol=tolerance, msg=lambda text: f"{place}: {text}"
             )
     else:
         assert first == pytest.approx(second, abs=tolerance), place
