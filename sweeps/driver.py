@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,26 @@ class Progress:
     rounds_total: int
 
 
+def _noted(method: Callable[..., None]) -> Callable[..., None]:
+    """The same callback; an error of its own is kept as it is, for Tune passes on its text only."""
+
+    @wraps(method)
+    def call(writer: _Writer, *arguments: Any, **named: Any) -> None:
+        try:
+            method(writer, *arguments, **named)
+        except Exception as error:
+            writer.error = error
+            raise
+
+    return call
+
+
 class _Writer(tune.Callback):
-    """Tune's callback in the driver: the only place that writes results."""
+    """Tune's callback in the driver: the only place that writes results.
+
+    Attributes:
+        error: what ended the study here: results that could not be written.
+    """
 
     def __init__(
         self,
@@ -106,6 +125,7 @@ class _Writer(tune.Callback):
         self._outcome = outcome
         self._show = show
         self.recordings: dict[int, Recording] = {}
+        self.error: Exception | None = None
         self._ended: set[int] = set()
         self._rounds_done = 0
         self.reclaim: Callable[[int], None] = lambda position: None
@@ -115,6 +135,7 @@ class _Writer(tune.Callback):
         """Tune saves its callbacks to restore a run; runs are never restored from there, so nothing is."""
         return tune.Callback, ()
 
+    @_noted
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         position = int(trial.config["position"])
         if position in self.recordings:
@@ -125,6 +146,7 @@ class _Writer(tune.Callback):
         self.recordings[position] = recording
         self._report()
 
+    @_noted
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
@@ -135,7 +157,7 @@ class _Writer(tune.Callback):
         recording.add([RoundRecord.from_plain(record) for record in result.get("records", [])])
         recording.flush()
         if result.get("error"):
-            self._fail(position, str(result["error"]))
+            self._fail(position, str(result["error"]), own=bool(result.get("own", True)))
         elif result.get("done"):
             self._outcome.finished.append(recording.finish())
             self._rounds_done += recording.planned.rounds
@@ -143,6 +165,7 @@ class _Writer(tune.Callback):
             self._ended.add(position)
         self._report()
 
+    @_noted
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         position = int(trial.config["position"])
         if position not in self._ended:
@@ -356,6 +379,10 @@ def _run_group(
             ),
         )
         tuner.fit()
+    except Exception:
+        if writer.error is not None:
+            raise writer.error from None
+        raise
     finally:
         if broker is not None:
             ray.kill(broker)

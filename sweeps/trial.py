@@ -64,13 +64,16 @@ class FederatedTrial(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         """Run rounds for a while and report them."""
-        report: dict[str, Any] = {"records": [], "error": "", "done": False}
+        report: dict[str, Any] = {"records": [], "error": "", "own": True, "done": False}
         try:
             if self._coordinator is None:
                 report.update(self._start())
             self._run(report)
         except FedatlasError as error:
             report.update(error=str(error), done=True)
+        except OSError as error:
+            # A full disk is not the trial's doing: the study's next start tries again.
+            report.update(error=f"on {socket.gethostname()}: {error}", own=False, done=True)
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(place.filename).name}:{place.lineno}"

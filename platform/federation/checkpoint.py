@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 from dataclasses import asdict, dataclass
@@ -46,10 +47,13 @@ class Checkpoint:
             "records": [record.to_plain() for record in self.records],
             "preparation": None if self.preparation is None else asdict(self.preparation),
         }
+        # Made in memory first: torch reports a full disk as a fault of its own format.
+        whole = io.BytesIO()
+        torch.save(content, whole)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".partial")
         try:
             with os.fdopen(handle, "wb") as file:
-                torch.save(content, file)
+                file.write(whole.getbuffer())
                 file.flush()
                 os.fsync(file.fileno())
             Path(name).replace(path)

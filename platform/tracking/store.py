@@ -89,9 +89,11 @@ class Store:
     def _connect(self, uri: str) -> MlflowClient:
         from mlflow.tracking import MlflowClient
 
-        # Importing MLflow sets its loggers up; a new database would otherwise print its migrations.
+        # Importing MLflow sets its loggers up; a new database would otherwise print its migrations, and a
+        # refused write its traceback: the error says the same in words.
         for name in ("alembic", "mlflow"):
             logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
         return client
@@ -236,7 +238,8 @@ class Store:
         self._client.set_terminated(run_id, status=operation.status, end_time=operation.time)
 
     def _failure(self, what: str, error: Exception) -> TrackingError:
-        reason = redacted(str(error)).splitlines()[0][:300] if str(error) else type(error).__name__
+        lines = [line for line in redacted(str(error)).splitlines() if not line.startswith("(raised as a")]
+        reason = lines[0][:300] if lines else type(error).__name__
         return TrackingError(f"tracking store {redacted(self.uri)} {what}: {reason}")
 
     def download(self, run_id: str, name: str, folder: Path) -> Path:

@@ -8,6 +8,7 @@ import typer
 
 from fedatlas.platform.errors import FedatlasError
 from fedatlas.sweeps.commands import algorithms, data, partition, plan, report, run, submit, sweep, sync, tune
+from fedatlas.sweeps.commands.failures import refusal
 
 app = typer.Typer(
     name="fedatlas",
@@ -46,11 +47,17 @@ def _options(
 
 
 def main() -> None:
-    """Entry point. A user's error prints its message and exits with 2; Ctrl-C exits with 130."""
+    """Entry point. A user's error and a full disk are told in words, exit code 2; Ctrl-C exits with 130."""
     try:
         app()
     except FedatlasError as error:
         typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        sys.exit(2)
+    except OSError as error:
+        said = refusal(error)
+        if said is None:
+            raise
+        typer.secho(f"error: {said}", err=True, fg=typer.colors.RED)
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
