@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
@@ -124,6 +125,8 @@ class _Writer(tune.Callback):
         self._parent = parent
         self._outcome = outcome
         self._show = show
+        self._results = results_folder()
+        self._results_identity = self._results.stat()
         self.recordings: dict[int, Recording] = {}
         self.error: Exception | None = None
         self._ended: set[int] = set()
@@ -150,6 +153,7 @@ class _Writer(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
+        self._check_results_folder()
         position = int(trial.config["position"])
         recording = self.recordings[position]
         recording.startup = float(result.get("startup_seconds", recording.startup))
@@ -173,6 +177,14 @@ class _Writer(tune.Callback):
             times = PROCESS_FAILURES + 1
             self._fail(position, f"the trial's process died {times} times: look for lack of memory")
             self._report()
+
+    def _check_results_folder(self) -> None:
+        """Refuse to go on in a folder that was removed: writing would make it anew, without its content."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self._results.stat(), self._results_identity):
+                return
+        reason = "The results folder was removed while the study ran"
+        raise FileNotFoundError(errno.ENOENT, reason, str(self._results))
 
     def fail_unfinished(self) -> None:
         """Mark the trials of which nothing more will come as failed; it is not their own doing."""

@@ -89,3 +89,17 @@ def test_a_study_whose_disk_fills_up_goes_on_when_there_is_room(disk: Path) -> N
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert len(list(disk.glob("results/studies/quickstart/*/summary.json"))) == 3
+
+
+@pytest.mark.slow
+def test_a_study_whose_results_folder_is_removed_ends(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    process = command(("sweep", "quickstart", "--seeds", "1", "--rounds", "2000"), results)
+    while not list(results.glob("studies/quickstart/*/run_id")):
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.2)
+    results.rename(tmp_path / "elsewhere")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 2, output
+    assert "Traceback" not in output
+    assert f"{results}: The results folder was removed while the study ran. " in output
