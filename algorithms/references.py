@@ -73,15 +73,17 @@ def load(reference: str, base: type[T]) -> type[T]:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(f"{missing}."):
             raise ConfigurationError(
-                f"{reference}: there is no module {missing} in {folder} or among the installed packages; give "
+                f"{reference}: there is no module {missing} in {folder} or among what is installed; give "
                 "package.module:Class or path/to/file.py:Class"
             ) from error
         raise ConfigurationError(f"{reference} needs the module {missing}, which is not installed") from error
     except Exception as error:
-        raise ConfigurationError(f"{reference} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(
+            f"{reference} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     if place.endswith(".py") and Path(str(module.__file__)).resolve() != Path(place).expanduser().resolve():
         raise ConfigurationError(
-            f"{reference}: a module called {module_name} is there already ({module.__file__}): rename the file"
+            f"{reference}: there is a module {module_name} already ({module.__file__}): rename the file"
         )
     return checked(getattr(module, name, None), base, reference)
 

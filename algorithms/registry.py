@@ -64,7 +64,7 @@ def algorithm_type(name: str) -> type[Method]:
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
-    base: type[Method] = Algorithm
+    base: type[Method] = Algorithm  # type: ignore[type-abstract]
     if is_reference(name):
         return load(name, base)
     installed = discovered(ALGORITHM_GROUP)

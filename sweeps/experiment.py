@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedatlas.algorithms.presets import EXPERIMENT_KEYS, preset
 from fedatlas.algorithms.backbones import backbone_type
+from fedatlas.algorithms.presets import EXPERIMENT_KEYS, preset
 from fedatlas.algorithms.references import absolute, code_sha256, is_reference, short
 from fedatlas.algorithms.registry import Method, algorithm_type, create
 from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name

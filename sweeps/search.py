@@ -106,7 +106,12 @@ class Search:
             "space": {key: space.model_dump(mode="json") for key, space in self.space.items()},
         }
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
-        words = (short(given.algorithm), self.resolved.data_name, self.resolved.partition_name, str(given.clients))
+        words = (
+            short(given.algorithm),
+            self.resolved.data_name,
+            self.resolved.partition_name,
+            str(given.clients),
+        )
         return "-".join(("tune", *(re.sub(r"[^\w.-]", "-", word) for word in words), digest))
 
     @property

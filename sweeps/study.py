@@ -72,8 +72,8 @@ class StudyFile(BaseModel):
     datasets: tuple[str, ...] = ()
     """Names in the catalog or paths of graphs; may be left out if the axes have `dataset`."""
     partitions: dict[str, tuple[int, ...]] = Field(default_factory=dict)
-    """Client counts of each partition mode or membership file, none where the file says it; may be left out if
-    the axes have `partition` and `clients`."""
+    """Client counts of each partition mode or membership file, none where the file says it; may be left out
+    if the axes have `partition` and `clients`."""
     methods: tuple[str | MethodRow, ...] = Field(min_length=1)
     seeds: int | tuple[int, ...] = 3
     """A number of seeds 0, 1, .., or the seeds themselves."""

@@ -22,6 +22,8 @@ BACKBONES: dict[str, type[Backbone]] = {
 }
 
 
+_BASE: type[Backbone] = Backbone  # type: ignore[type-abstract]
+
 
 def backbone_type(name: str) -> type[Backbone]:
     """The class of a backbone.
@@ -36,10 +38,10 @@ def backbone_type(name: str) -> type[Backbone]:
     if name in BACKBONES:
         return BACKBONES[name]
     if is_reference(name):
-        return load(name, Backbone)
+        return load(name, _BASE)
     installed = discovered(BACKBONE_GROUP)
     if name in installed:
-        return checked(installed[name].load(), Backbone, f"{name} ({installed[name].value})")
+        return checked(installed[name].load(), _BASE, f"{name} ({installed[name].value})")
     raise unknown_name("backbone", name, {*BACKBONES, *installed})
 
 

@@ -324,9 +324,7 @@ _ACTOR = replace(
     library_name="actor",
     raw_folder="actor/raw",
     url=_HETEROPHILOUS_GRAPHS + "actor.npz",
-    files=(
-        RawFile("actor.npz", ("c350eef06b2c2a9bf8218be2b57cac6d4003d0922eb597a039e9123f75817816",)),
-    ),
+    files=(RawFile("actor.npz", ("c350eef06b2c2a9bf8218be2b57cac6d4003d0922eb597a039e9123f75817816",)),),
 )
 
 _CHAMELEON = replace(
@@ -412,5 +410,7 @@ def entry(name: str) -> Entry:
             files=(),
         )
     if Path(name).exists():
-        raise ConfigurationError(f"unknown data set '{name}': for the folder or file of that name write ./{name}")
+        raise ConfigurationError(
+            f"unknown data set '{name}': for the folder or file of that name write ./{name}"
+        )
     raise unknown_name("data set", name, names() + standin_names(), "fedatlas data list")

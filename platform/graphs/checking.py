@@ -1,7 +1,8 @@
 """Checks of a graph that a user brings: what is refused, what is repaired, what is only noted.
 
 Refused is what cannot be mended without guessing: NaN, node ids out of range, arrays of different lengths,
-masks that overlap, one class. Repaired is what has one meaning: an edge stored once, a self-loop, class names.
+masks that overlap, one class. Repaired is what has one meaning: an edge stored once, a self-loop, names of
+classes.
 """
 
 from __future__ import annotations
@@ -52,9 +53,11 @@ def _labels(given: Any, name: str, remarks: list[Remark]) -> tuple[Array, Array,
     if values.ndim == 2 and values.shape[1] > 1:
         if not (np.isin(values, (0, 1)).all() and (values.sum(axis=1) == 1).all()):
             raise DataError(
-                f"{name}: y has shape {values.shape}; a node must have one class: give y [n] with class numbers"
+                f"{name}: y has shape {values.shape}; a node must have one class; give y [n] of numbers"
             )
-        remarks.append(Remark("repaired", f"y of shape {values.shape} turned into class numbers", "it is one-hot"))
+        remarks.append(
+            Remark("repaired", f"y of shape {values.shape} turned into class numbers", "it is one-hot")
+        )
         values = values.argmax(axis=1)
     values = values.reshape(-1)
     if values.size == 0:
@@ -65,8 +68,8 @@ def _labels(given: Any, name: str, remarks: list[Remark]) -> tuple[Array, Array,
         if (numbers[known] != np.round(numbers[known])).any():
             place = int(np.flatnonzero(known & (numbers != np.round(numbers)))[0])
             raise DataError(
-                f"{name}: label {numbers[place]:g} of node {place} is no class number: only classification is "
-                "supported; give classes 0, 1, 2, ..."
+                f"{name}: label {numbers[place]:g} of node {place} is no class number: only classes can be "
+                "learned; give classes 0, 1, 2, ..."
             )
         kinds = np.unique(numbers[known]).astype(np.int64)
         found = np.searchsorted(kinds, np.where(known, numbers, kinds[0] if kinds.size else 0))
@@ -100,7 +103,9 @@ def _labels(given: Any, name: str, remarks: list[Remark]) -> tuple[Array, Array,
 
 
 def _is_nothing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and np.isnan(value)) or str(value).strip() in ("", "nan")
+    return (
+        value is None or (isinstance(value, float) and np.isnan(value)) or str(value).strip() in ("", "nan")
+    )
 
 
 def natural(word: str) -> tuple[int, float, str]:
@@ -114,14 +119,14 @@ def natural(word: str) -> tuple[int, float, str]:
 def _features(given: Any, count: int, name: str, remarks: list[Remark]) -> Features:
     if given is None:
         raise DataError(
-            f"{name} has no node features (x [n, f], or columns beside the label): methods need at least one; "
+            f"{name} has no node features (x [n, f], or columns beside the label): methods need some; "
             "degrees are a start where nothing is known"
         )
     sparse = sp.issparse(given)
     values = sp.csr_array(given) if sparse else np.asarray(given)
     if values.ndim != 2 or values.shape[0] != count:
         raise DataError(
-            f"{name}: x has shape {tuple(values.shape)}, but there are {count} labels: it must be [{count}, f]"
+            f"{name}: x has shape {tuple(values.shape)}, but there are {count} labels; it must be [n, f]"
         )
     if values.dtype.kind not in "fiub":
         raise DataError(f"{name}: x holds {values.dtype}, not numbers")
@@ -133,21 +138,26 @@ def _features(given: Any, count: int, name: str, remarks: list[Remark]) -> Featu
             rows, columns = np.nonzero(wrong)
             where = f", the first at node {rows[0]}, column {columns[0]}"
         raise DataError(
-            f"{name}: x has {np.count_nonzero(wrong)} values that are NaN or infinite{where}: replace them (by the "
-            "column's mean, or by 0 with a column that marks them)"
+            f"{name}: x has {np.count_nonzero(wrong)} values that are NaN or infinite{where}: replace them "
+            "(by the column's mean, or by 0 with a column that marks them)"
         )
     if np.abs(np.asarray(entries, dtype=np.float64)).max(initial=0) > float(np.finfo(np.float32).max):
         raise DataError(f"{name}: x has values beyond the range of float32: scale them")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        single = values.astype(np.float32)
-    out = single if sparse else compact(np.ascontiguousarray(single))
+        single: Any = values.astype(np.float32)
+    if sparse:
+        single.sum_duplicates()
+        single.eliminate_zeros()
+    out = compact(single if sparse else np.ascontiguousarray(single))
     _note_features(out, remarks)
     return out
 
 
 def _note_features(features: Features, remarks: list[Remark]) -> None:
-    dense = np.asarray(abs(features).max(axis=0).todense() if sp.issparse(features) else np.abs(features).max(axis=0))
+    dense = np.asarray(
+        abs(features).max(axis=0).todense() if sp.issparse(features) else np.abs(features).max(axis=0)
+    )
     empty = int(np.count_nonzero(dense == 0))
     if empty:
         remarks.append(Remark("noted", f"{empty} feature columns are zero everywhere", "they carry nothing"))
@@ -171,8 +181,13 @@ def _edges(given: Any, count: int, name: str, remarks: list[Remark]) -> Array:
         raise DataError(f"{name}: edge_index has shape {values.shape}; it must be [2, e]")
     if values.shape[0] != 2:
         values = values.T
-        remarks.append(Remark("repaired", "edge_index turned from [e, 2] to [2, e]", "the form that PyG uses"))
-    if values.dtype.kind not in "iu" and (values.astype(np.float64) != np.round(values.astype(np.float64))).any():
+        remarks.append(
+            Remark("repaired", "edge_index turned from [e, 2] to [2, e]", "the form that PyG uses")
+        )
+    if (
+        values.dtype.kind not in "iu"
+        and (values.astype(np.float64) != np.round(values.astype(np.float64))).any()
+    ):
         raise DataError(f"{name}: edge_index holds numbers that are no node ids")
     pairs = values.astype(np.int64)
     least, most = int(pairs.min()), int(pairs.max())
@@ -191,7 +206,11 @@ def _edges(given: Any, count: int, name: str, remarks: list[Remark]) -> Array:
     distinct = np.unique(keys)
     if distinct.size < keys.size:
         remarks.append(
-            Remark("repaired", f"{keys.size - distinct.size} repeated edges merged", "edges carry no weights here")
+            Remark(
+                "repaired",
+                f"{keys.size - distinct.size} repeated edges merged",
+                "edges carry no weights here",
+            )
         )
     back = (distinct % count) * count + distinct // count
     single = int(np.count_nonzero(~np.isin(back, distinct)))
@@ -206,9 +225,7 @@ def _edges(given: Any, count: int, name: str, remarks: list[Remark]) -> Array:
     return undirected(pairs, count)
 
 
-def _masks(
-    given: dict[str, Array], count: int, labelled: Array, name: str, remarks: list[Remark]
-) -> Array:
+def _masks(given: dict[str, Array], count: int, labelled: Array, name: str, remarks: list[Remark]) -> Array:
     """Training, validation and test nodes [3, s, n]."""
     if not given:
         return np.zeros((3, 0, count), dtype=bool)
@@ -247,13 +264,21 @@ def _masks(
     if unknown.any():
         masks = masks & labelled
         remarks.append(
-            Remark("repaired", f"{int(unknown[:, 0].sum())} nodes without a label left out of the masks", "no truth")
+            Remark(
+                "repaired",
+                f"{int(unknown[:, 0].sum())} nodes without a label left out of the masks",
+                "no truth",
+            )
         )
     for role, key in enumerate(MASKS):
         if not masks[role].any(axis=1).all():
             raise DataError(f"{name}: {key} holds no node")
     sizes = [int(mask.sum()) for mask in masks[:, 0]]
-    splits = f"{masks.shape[1]} splits, seed s takes split s modulo {masks.shape[1]}" if masks.shape[1] > 1 else "one"
+    splits = (
+        f"{masks.shape[1]} splits, seed s takes split s modulo {masks.shape[1]}"
+        if masks.shape[1] > 1
+        else "one"
+    )
     remarks.append(
         Remark(
             "noted",
@@ -282,7 +307,9 @@ def _clients(
     alone = int(np.count_nonzero(out == NOBODY))
     nobody = f", {alone} nodes in none" if alone else ""
     remarks.append(
-        Remark("noted", f"{len(kinds)} clients named by the file{nobody}", "partition=own gives each its nodes")
+        Remark(
+            "noted", f"{len(kinds)} clients named by the file{nobody}", "partition=own gives each its nodes"
+        )
     )
     return out, tuple(kinds)
 

@@ -34,7 +34,7 @@ from fedatlas.platform.randomness import stream
 Component: TypeAlias = Literal["largest", "all"]
 ClientFeatures: TypeAlias = Literal["same", "permuted", "rotated"]
 CHOICES: dict[str, tuple[str, ...]] = {
-    "partition": MODES,
+    "partition": (*MODES, "own"),
     "features": ("default", *SCALINGS),
     "component": get_args(Component),
     "client_features": get_args(ClientFeatures),
@@ -376,7 +376,8 @@ def _clients_of(dataset: str) -> own.OwnGraph:
     brought = _brought(dataset)
     if brought is None or brought.clients is None:
         raise PartitionError(
-            f"partition=own: {dataset} names no clients; give its nodes a column or array `client`, or name a "
+            f"partition=own: {dataset} names no clients; give its nodes a column or array `client`, or "
+            "name a "
             "membership file in place of own"
         )
     return brought
@@ -385,7 +386,9 @@ def _clients_of(dataset: str) -> own.OwnGraph:
 def _has_roles(scenario: Scenario) -> bool:
     brought = _brought(scenario.dataset)
     masks = brought is not None and brought.masks.shape[1] > 0
-    return masks or (own.is_path(scenario.partition) and membership.read(scenario.partition).roles is not None)
+    return masks or (
+        own.is_path(scenario.partition) and membership.read(scenario.partition).roles is not None
+    )
 
 
 def _own_roles(scenario: Scenario) -> bool:
@@ -394,11 +397,13 @@ def _own_roles(scenario: Scenario) -> bool:
     if scenario.split != "own":
         return scenario.split is None and not drawn and _has_roles(scenario)
     if drawn:
-        raise ConfigurationError("split=own takes the roles from the file: leave train_fraction and test_fraction out")
+        raise ConfigurationError(
+            "split=own takes the roles from the file: leave train_fraction and test_fraction out"
+        )
     if not _has_roles(scenario):
         raise ConfigurationError(
-            f"split=own: {data_name(scenario.dataset)} has no masks (train_mask, val_mask, test_mask, or a column "
-            "`role`) and neither has the membership: use split=random"
+            f"split=own: {data_name(scenario.dataset)} has no masks (train_mask, val_mask, test_mask, or a "
+            "column `role`) and neither has the membership: use split=random"
         )
     return True
 
@@ -452,7 +457,9 @@ def _parts(scenario: Scenario) -> Partition:
         given = _clients_of(scenario.dataset)
         assert given.clients is not None
         names = given.client_names
-        held: tuple[Array, ...] = tuple(np.flatnonzero(given.clients == client) for client in range(len(names)))
+        held: tuple[Array, ...] = tuple(
+            np.flatnonzero(given.clients == client) for client in range(len(names))
+        )
     else:
         found, brought = membership.read(scenario.partition), _brought(scenario.dataset)
         graph = _loaded(scenario.dataset, _version(scenario.dataset))[0]

@@ -3,9 +3,9 @@
 ==========================  ==================================================================================
 file                        what it holds
 ==========================  ==================================================================================
-``NAME.npz``                arrays `x` [n, f], `edge_index` [2, e], `y` [n]; optional `train_mask`, `val_mask`,
-                            `test_mask` [n] or [s, n], `client` [n]. The names of PyG, of the heterophilous
-                            sets (`node_features`, `edges`, `node_labels`) and CSR parts (`x_data`,
+``NAME.npz``                arrays `x` [n, f], `edge_index` [2, e], `y` [n]; optional `train_mask`,
+                            `val_mask`, `test_mask` [n] or [s, n], `client` [n]. PyG's names, those of the
+                            heterophilous sets (`node_features`, ...) and CSR parts (`x_data`,
                             `x_indices`, `x_indptr`, `x_shape`, likewise `adj_`) are understood.
 ``NAME.safetensors``        tensors with the same names.
 ``NAME.pt``                 a PyG `Data`, or a dictionary of tensors, saved by `torch.save`; read with
@@ -185,8 +185,8 @@ def _read_arrays(path: Path) -> dict[str, Any]:
                 return {key: found[key] for key in found.files}
             except ValueError as error:
                 raise DataError(
-                    f"{path} holds Python objects, which could carry code and are not read: save plain arrays, "
-                    "for example np.savez(FILE, x=..., edge_index=..., y=...)"
+                    f"{path} holds Python objects, which could carry code and are not read: save plain "
+                    "arrays, for example np.savez(FILE, x=..., edge_index=..., y=...)"
                 ) from error
     if path.suffix.lower() == ".safetensors":
         from safetensors.numpy import load_file
@@ -211,8 +211,8 @@ def _unpickled(path: Path) -> dict[str, Any]:
             found = re.search(r"GLOBAL (\S+)", str(error))
             which = f" ({found.group(1)})" if found else ""
             raise DataError(
-                f"{path} holds Python objects that could carry code{which}, and is not read: save a PyG Data or "
-                "a dictionary of tensors with torch.save, or an npz file"
+                f"{path} holds Python objects that could carry code{which}, and is not read: save a PyG Data "
+                "or a dictionary of tensors with torch.save, or an npz file"
             ) from error
         except (RuntimeError, EOFError) as error:
             raise DataError(f"{path} is no file of torch.save: {str(error).splitlines()[0]}") from error
@@ -325,7 +325,11 @@ def _read_tables(nodes: Path, edges: Path) -> RawGraph:
     unused = [str(column) for column in pairs.columns if column not in (first, second)]
     if unused:
         raw.remarks.append(
-            Remark("repaired", f"edge columns {', '.join(unused)} left out", "edges carry no weights or features here")
+            Remark(
+                "repaired",
+                f"edge columns {', '.join(unused)} left out",
+                "edges carry no weights or features here",
+            )
         )
     return raw
 
@@ -356,7 +360,11 @@ def _from_table(table: Any, ends: Array, where: str) -> RawGraph:
             f"(columns: {', '.join(map(str, table.columns))})"
         )
     count = len(table)
-    ids = table[names["id"]].astype(str).to_numpy(dtype=object) if "id" in names else np.arange(count).astype(str)
+    ids = (
+        table[names["id"]].astype(str).to_numpy(dtype=object)
+        if "id" in names
+        else np.arange(count).astype(str)
+    )
     number = {name: place for place, name in enumerate(ids)}
     if len(number) < count:
         twice = table[names["id"]][table[names["id"]].duplicated()].iloc[0]
@@ -423,13 +431,15 @@ def _features(table: Any, remarks: list[Remark], where: str) -> Array | None:
         text = values.astype(str).to_numpy(dtype=object)
         blocks.append(np.stack([text == kind for kind in kinds], axis=1).astype(np.float64))
         remarks.append(
-            Remark("repaired", f"column {column} spread into {len(kinds)} columns of 0 and 1", "it holds words")
+            Remark(
+                "repaired", f"column {column} spread into {len(kinds)} columns of 0 and 1", "it holds words"
+            )
         )
     return np.concatenate(blocks, axis=1) if blocks else None
 
 
 def _read_networkx(path: Path) -> Any:
-    import networkx as nx
+    import networkx as nx  # type: ignore[import-untyped]
 
     if path.suffix.lower() == ".json":
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -467,7 +477,9 @@ def _client_files(folder: Path) -> tuple[Path, ...]:
         if match:
             number = int(match.group(1))
             if number in found:
-                raise DataError(f"{folder} has two files of client {number}: {found[number].name}, {path.name}")
+                raise DataError(
+                    f"{folder} has two files of client {number}: {found[number].name}, {path.name}"
+                )
             found[number] = path
     return tuple(found[number] for number in sorted(found))
 
@@ -482,7 +494,10 @@ def read_clients(files: Sequence[Path]) -> RawGraph:
         DataError: a file cannot be read, or does not fit the others.
     """
     parts = [_from_arrays(_tensors(_unpickled(file)), file.name) for file in files]
-    widths = {file.name: None if part.x is None else part.x.shape[-1] for file, part in zip(files, parts, strict=True)}
+    widths = {
+        file.name: None if part.x is None else part.x.shape[-1]
+        for file, part in zip(files, parts, strict=True)
+    }
     if len(set(widths.values())) > 1:
         raise DataError(f"the clients' features differ in width: {widths}")
     for file, part in zip(files, parts, strict=True):
@@ -498,7 +513,9 @@ def read_clients(files: Sequence[Path]) -> RawGraph:
         y=np.concatenate([np.asarray(part.y) for part in parts]),
         masks={mask: np.concatenate([part.masks[mask].reshape(-1) for part in parts]) for mask in MASKS},
         client=np.repeat(np.arange(len(parts)), sizes),
-        remarks=[Remark("noted", f"{len(parts)} clients, one per file", "edges between clients are not in them")],
+        remarks=[
+            Remark("noted", f"{len(parts)} clients, one per file", "edges between clients are not in them")
+        ],
     )
 
 
@@ -532,4 +549,3 @@ def write_clients(federated: Any, folder: Path) -> None:
             )
     except OSError as error:
         raise DataError(f"cannot write to {folder}: {error.strerror}") from error
-

@@ -71,8 +71,8 @@ def read(path: str) -> Membership:
         stamp = file.stat()
     except OSError as error:
         raise PartitionError(
-            f"partition={path}: there is no such file; name a mode (metis, random, ...), a file that `fedatlas "
-            "partition DATASET --save FILE` wrote, or one with the columns node and client"
+            f"partition={path}: there is no such file; name a mode (metis, random, ...), a file that "
+            "`fedatlas partition DATASET --save FILE` wrote, or one with the columns node and client"
         ) from error
     return _read(str(file), stamp.st_mtime_ns, stamp.st_size)
 
@@ -121,7 +121,9 @@ def _from_text(text: str, where: str) -> Membership:
     lower = {str(column).strip().lower(): column for column in table.columns}
     node = next((lower[name] for name in ("node", "id", "node_id", "name") if name in lower), None)
     if node is None or "client" not in lower:
-        raise ValueError(f"it has the columns {', '.join(map(str, table.columns))}, and needs node and client")
+        raise ValueError(
+            f"it has the columns {', '.join(map(str, table.columns))}, and needs node and client"
+        )
     roles = table[lower["role"]].str.strip().tolist() if "role" in lower else None
     if roles is not None:
         roles_to_masks(roles, where)
@@ -136,7 +138,9 @@ def _from_text(text: str, where: str) -> Membership:
 def _rows(nodes: list[str], clients: list[str], roles: list[str] | None, sha256: str) -> Membership:
     from fedatlas.platform.graphs.checking import natural
 
-    kept = [place for place, word in enumerate(clients) if word not in ("", "nan") and not word.startswith("-")]
+    kept = [
+        place for place, word in enumerate(clients) if word not in ("", "nan") and not word.startswith("-")
+    ]
     names = sorted({clients[place] for place in kept}, key=natural)
     if not names:
         raise ValueError("it gives no node a client")
@@ -174,9 +178,7 @@ def members(
     return tuple(np.unique(places[found.clients == client]) for client in range(len(found.names)))
 
 
-def split(
-    found: Membership, path: str, dataset: str, count: int, names: Array | None
-) -> Split | None:
+def split(found: Membership, path: str, dataset: str, count: int, names: Array | None) -> Split | None:
     """Roles of the whole graph's nodes; None if the file names none.
 
     Raises:
@@ -191,7 +193,9 @@ def split(
         out[role, places[masks[key]]] = True
     if (out.sum(axis=0) > 1).any():
         place = int(np.flatnonzero(out.sum(axis=0) > 1)[0])
-        raise PartitionError(f"partition={path} gives node {place} two roles: a node has one in all its clients")
+        raise PartitionError(
+            f"partition={path} gives node {place} two roles: a node has one in all its clients"
+        )
     for role, word in enumerate(ROLE_WORDS):
         if not out[role].any():
             raise PartitionError(f"partition={path} has the column role, but no node with the role {word}")

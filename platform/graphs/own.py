@@ -194,12 +194,14 @@ def _read_cache(path: Path, name: str) -> OwnGraph | None:
                 features = arrays["features"]
             remarks = json.loads(str(arrays["remarks"]))
             return OwnGraph(
-                graph=Graph(name, features, arrays["edges"], labels, int(arrays["classes"]), "accuracy", "own"),
+                graph=Graph(
+                    name, features, arrays["edges"], labels, int(arrays["classes"]), "accuracy", "own"
+                ),
                 labelled=arrays["labelled"],
                 masks=arrays["masks"],
-                clients=arrays["clients"] if "clients" in arrays else None,
+                clients=arrays.get("clients"),
                 client_names=tuple(str(each) for each in arrays["client_names"]),
-                names=arrays["names"] if "names" in arrays else None,
+                names=arrays.get("names"),
                 remarks=tuple(Remark(*each) for each in remarks),
             )
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile):

@@ -17,7 +17,8 @@ from fedatlas.platform.graphs.metis import k_way
 from fedatlas.platform.randomness import SERVER, stream
 
 Mode: TypeAlias = Literal["metis", "metis-overlap", "random", "louvain", "label-skew", "own"]
-MODES: tuple[Mode, ...] = get_args(Mode)
+MODES: tuple[Mode, ...] = tuple(mode for mode in get_args(Mode) if mode != "own")
+"""The modes that draw clients; ``own`` clients are given by the user."""
 DRAWS = 5
 """Overlapping clients drawn from each METIS part."""
 CONCENTRATION = 0.5
@@ -87,7 +88,9 @@ def partition(
     if mode not in MODES:
         raise unknown_name("partition", mode, MODES)
     if mode == "own":
-        raise PartitionError("partition=own is not drawn: the graph's file or a membership file names the clients")
+        raise PartitionError(
+            "partition=own is not drawn: the graph's file or a membership file names the clients"
+        )
     if clients < 1:
         raise PartitionError(f"clients={clients} must be at least 1: use clients=1 for a single client")
     if clients > graph.nodes:

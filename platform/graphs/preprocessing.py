@@ -18,9 +18,12 @@ _NARROW = 64
 """Below this width a sparse matrix gains nothing."""
 
 
-def compact(features: Array) -> Features:
+def compact(features: Features) -> Features:
     """CSR where that is smaller (wide, less than half of the entries are non-zero), else as given."""
     wide = features.shape[1] >= _NARROW
+    if not isinstance(features, np.ndarray):
+        gains = wide and features.nnz < 0.5 * features.shape[0] * features.shape[1]
+        return features if gains else features.toarray()
     if wide and np.count_nonzero(features) < 0.5 * features.size:
         return sp.csr_array(features)
     return features

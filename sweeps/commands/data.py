@@ -104,7 +104,7 @@ def describe_set(
         "degree": f"{least} to {most}, median {median:g}, mean {mean:.2f}, {summary.isolated} isolated nodes",
         "components": f"{found.components}, the largest of {found.largest_component:,} nodes",
         "features": f"{100 * found.density:.2f} % non-zero, from {found.feature_range[0]:.3g} to "
-        f"{found.feature_range[1]:.3g}, norm of a node's {found.row_norms[0]:.3g} ± {found.row_norms[1]:.3g}, "
+        f"{found.feature_range[1]:.3g}, norm per node {found.row_norms[0]:.3g} ± {found.row_norms[1]:.3g}, "
         f"{found.zero_rows} nodes without any, {found.constant_columns} constant",
     }
     table = Table(box=box.SIMPLE_HEAD, show_header=False)

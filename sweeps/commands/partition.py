@@ -46,7 +46,8 @@ def partition(
         bool, typer.Option("--with-roles", help="Write this seed's training, validation and test nodes too.")
     ] = False,
     export: Annotated[
-        Path | None, typer.Option(help="Write one PyG file per client to this folder, as FED-PUB's code does.")
+        Path | None,
+        typer.Option(help="Write one PyG file per client to this folder, as FED-PUB's code does."),
     ] = None,
 ) -> None:
     """Show what each client holds: nodes, edges, lost edges, classes, homophily.
@@ -99,7 +100,9 @@ def partition(
     console.print(table)
     if save is not None:
         _save(scenario, save, with_roles)
-        console.print(f"clients: {save}; run on them with --partition {save}", highlight=False, soft_wrap=True)
+        console.print(
+            f"clients: {save}; run on them with --partition {save}", highlight=False, soft_wrap=True
+        )
     if export is not None:
         from fedatlas.platform.graphs.formats import write_clients
 
@@ -118,7 +121,8 @@ def _save(scenario: Scenario, path: Path, with_roles: bool) -> None:
     drawn = placed(scenario)
     about = (
         f"{data_name(scenario.dataset)}, {partition_name(scenario.partition)}, {scenario.clients} clients, "
-        f"partition_seed={scenario.partition_seed}" + (f", roles of seed={scenario.seed}" if with_roles else "")
+        f"partition_seed={scenario.partition_seed}"
+        + (f", roles of seed={scenario.seed}" if with_roles else "")
     )
     membership.save(
         path,

@@ -69,7 +69,11 @@ def test_standin_keeps_the_protocol_of_its_set() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("coraa", "did you mean cora"), ("standin:roman", "standin:roman-empire"), ("xyz", "valid: amazon-")],
+    [
+        ("coraa", "did you mean cora"),
+        ("standin:roman", "standin:roman-empire"),
+        ("xyz", "valid: actor, amazon-"),
+    ],
 )
 def test_unknown_name_is_refused_with_the_closest_names(name: str, hint: str) -> None:
     with pytest.raises(ConfigurationError, match=f"unknown data set '{name}'") as refusal:

@@ -41,7 +41,13 @@ def saved(path: Path, scenario: Scenario, roles: bool = False) -> str:
 def same(first: Any, second: Any, roles: bool = True) -> None:
     assert first.partition_sha256 == second.partition_sha256
     for one, other in zip(first.clients, second.clients, strict=True):
-        for name in ("nodes", "features", "edges", "labels", *(("train", "validation", "test") if roles else ())):
+        for name in (
+            "nodes",
+            "features",
+            "edges",
+            "labels",
+            *(("train", "validation", "test") if roles else ()),
+        ):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
@@ -83,7 +89,9 @@ def test_the_other_forms_say_the_same(tmp_path: Path) -> None:
 
 def test_a_node_may_be_in_several_clients_or_in_none(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
-    rows = [f"{node},{client}" for client, nodes in enumerate((range(300), range(200, 500))) for node in nodes]
+    rows = [
+        f"{node},{client}" for client, nodes in enumerate((range(300), range(200, 500))) for node in nodes
+    ]
     path.write_text("\n".join(["node,client", *rows, *rows[:5]]))
     found = build(Scenario(dataset="minesweeper", partition=str(path), clients=2))
     assert found.clients[0].nodes.tolist() == list(range(300))
