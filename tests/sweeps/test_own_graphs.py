@@ -72,9 +72,9 @@ def test_a_trial_is_identified_by_what_its_files_hold(graph: str, tmp_path: Path
 
     clients = tmp_path / "clients.csv"
     clients.write_text("node,client\n" + "".join(f"{node},{node % 2}\n" for node in range(NODES)))
-    by_file = resolved(graph, partition=str(clients))
+    by_file = resolved(graph, partition=str(clients)).identity()
     moved = resolved(graph, partition=str(shutil.move(clients, tmp_path / "other" / "c.csv")))
-    assert by_file.identity() == moved.identity() != resolved(graph).identity()
+    assert by_file == moved.identity() != resolved(graph).identity()
 
 
 def test_settings_that_only_own_graphs_have_are_identity(graph: str) -> None:
