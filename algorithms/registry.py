@@ -23,6 +23,7 @@ from fedatlas.algorithms.fedssa import FedSSA
 from fedatlas.algorithms.fedtad import FedTAD
 from fedatlas.algorithms.gcfl import GCFL, GCFLPlus
 from fedatlas.algorithms.local import Local
+from fedatlas.algorithms.references import ALGORITHM_GROUP, checked, discovered, is_reference, load
 from fedatlas.platform.errors import invalid_values, unknown_name
 from fedatlas.platform.federation.contract import Algorithm, MethodConfiguration
 
@@ -54,19 +55,29 @@ ALGORITHMS: dict[str, type[Method]] = {
 def algorithm_type(name: str) -> type[Method]:
     """The class of a method.
 
+    Args:
+        name: a key of `ALGORITHMS`, the name of an entry point of the group `fedatlas.algorithms`, or a
+            reference, see `fedatlas.algorithms.references`.
+
     Raises:
         ConfigurationError: unknown name, with the closest valid ones.
     """
-    if name not in ALGORITHMS:
-        raise unknown_name("algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name]
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    base: type[Method] = Algorithm  # type: ignore[type-abstract]
+    if is_reference(name):
+        return load(name, base)
+    installed = discovered(ALGORITHM_GROUP)
+    if name in installed:
+        return checked(installed[name].load(), base, f"{name} ({installed[name].value})")
+    raise unknown_name("algorithm", name, {*ALGORITHMS, *installed}, "fedatlas algorithms")
 
 
 def create(name: str, backbone: str | None = None, options: Mapping[str, Any] | None = None) -> Method:
     """A configured method.
 
     Args:
-        name: method, a key of `ALGORITHMS`.
+        name: method, see `algorithm_type`.
         backbone: name of a network; None for the method's own.
         options: values of the method's configuration.
 

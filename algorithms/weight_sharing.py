@@ -23,9 +23,9 @@ from fedatlas.algorithms.aggregation import (
     shared_names,
     weighted_mean,
 )
-from fedatlas.algorithms.backbones import BACKBONES, Activation, Backbone, Representation
+from fedatlas.algorithms.backbones import BACKBONES, Activation, Backbone, Representation, backbone_type
 from fedatlas.algorithms.optimizer import AdamState, adam_step
-from fedatlas.platform.errors import ConfigurationError, unknown_name
+from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.contract import Algorithm, LocalUpdate, MethodConfiguration
 from fedatlas.platform.federation.messages import Broadcast, Tensors, Upload, prefixed, unprefixed
@@ -114,12 +114,13 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
     @classmethod
     def create(cls, configuration: MethodConfiguration, backbone: str | None) -> Self:
         name = backbone or cls.default_backbone
-        if name not in BACKBONES:
-            raise unknown_name("backbone", str(name), BACKBONES)
-        if cls.backbones is not None and name not in cls.backbones:
+        kind = backbone_type(str(name))
+        if cls.backbones is not None and not issubclass(
+            kind, tuple(BACKBONES[each] for each in cls.backbones)
+        ):
             allowed = " or ".join(f"backbone={each}" for each in cls.backbones)
             raise ConfigurationError(f"{cls.name} does not work with backbone={name}: use {allowed}")
-        return cls(cast(ConfigurationT, configuration), _network(BACKBONES[name], configuration))
+        return cls(cast(ConfigurationT, configuration), _network(kind, configuration))
 
     def describe(self) -> dict[str, Any]:
         return {"backbone": self.backbone.name, "aggregation": self.configuration.aggregation}

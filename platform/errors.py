@@ -59,18 +59,20 @@ class TrackingError(FedatlasError):
     """The tracking store refused or could not be reached."""
 
 
-def unknown_name(kind: str, value: str, valid: Iterable[str]) -> ConfigurationError:
+def unknown_name(kind: str, value: str, valid: Iterable[str], command: str = "") -> ConfigurationError:
     """Error for a name that does not exist, with the closest valid names.
 
     Args:
         kind: what the name denotes, for example ``"data set"``.
         value: the name given.
         valid: all names that exist.
+        command: what lists them with their meaning, if there is such a command.
     """
     names = sorted(valid)
     close = difflib.get_close_matches(value.lower(), names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(names)}"
-    return ConfigurationError(f"unknown {kind} '{value}': {hint}")
+    more = f" (`{command}` shows all)" if command else ""
+    return ConfigurationError(f"unknown {kind} '{value}': {hint}{more}")
 
 
 def invalid_values(error: ValidationError, where: str = "", show_values: bool = True) -> ConfigurationError:

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from fedatlas.algorithms.backbones import backbone_type
 from fedatlas.algorithms.presets import EXPERIMENT_KEYS, preset
+from fedatlas.algorithms.references import absolute, code_sha256, is_reference, short
 from fedatlas.algorithms.registry import Method, algorithm_type, create
 from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
 from fedatlas.platform.federation.cohort import Precision
@@ -18,14 +20,28 @@ from fedatlas.platform.federation.coordinator import EvaluationPoint
 from fedatlas.platform.federation.placement import PLACEMENTS
 from fedatlas.platform.federation.scores import ClientWeighting
 from fedatlas.platform.graphs.catalog import entry
-from fedatlas.platform.graphs.federated import Scenario, concrete
+from fedatlas.platform.graphs.federated import (
+    Scenario,
+    concrete,
+    content,
+    count_clients,
+    data_name,
+    is_brought,
+    partition_name,
+)
 from fedatlas.platform.graphs.partition import metis_binding
 
 SCENARIO_FIELDS = tuple(Scenario.model_fields)
 EXECUTION_FIELDS = ("placement", "clients_per_actor", "client_cpus", "client_gpus", "device")
 """Where an experiment runs. Its results do not depend on them, so neither does its fingerprint."""
+CLIENTS = 10
+"""Number of clients if none is given and the partition does not say it."""
 PROTOCOL_VERSION = 1
 """Goes up when a change to splits, random streams, training or scoring alters results of every method."""
+
+
+_SELDOM = ("split", "metric")
+"""Settings that are tracked only where they are set."""
 
 
 @cache
@@ -44,9 +60,9 @@ class Experiment(Scenario):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     algorithm: str
-    """Name of a method, see `fedatlas algorithms`."""
+    """Name of a method, see `fedatlas algorithms`; or `package.module:Class`, `path/to/file.py:Class`."""
     backbone: str | None = None
-    """Name of a backbone; the method's own if not given."""
+    """Name of a backbone, or a reference likewise; the method's own if not given."""
     label: str | None = None
     """Name of the row in tables; the method's title if not given."""
     rounds: int | None = Field(default=None, ge=1)
@@ -74,6 +90,11 @@ class Experiment(Scenario):
     device: str = "auto"
     """Device of ``inline``: cpu or cuda; auto is the CPU. Actors use what Ray assigned to them."""
 
+    @field_validator("algorithm", "backbone")
+    @classmethod
+    def _reference(cls, value: str | None) -> str | None:
+        return value if value is None else absolute(value)
+
 
 class Resolved(BaseModel):
     """An experiment with nothing left open.
@@ -82,6 +103,7 @@ class Resolved(BaseModel):
         experiment: as asked, with every default filled in and `options` complete.
         aggregation: how weights travel, for tables.
         method_version: version of the method's code.
+        code: hash of the source of a method or backbone that does not come with the package, or None.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -89,6 +111,7 @@ class Resolved(BaseModel):
     experiment: Experiment
     aggregation: str
     method_version: int
+    code: str | None = None
 
     def method(self) -> Method:
         """The configured method."""
@@ -104,6 +127,11 @@ class Resolved(BaseModel):
         values = self.experiment.model_dump(mode="json")
         for name in (*EXECUTION_FIELDS, "label"):
             values.pop(name)
+        values |= {key: short(values[key]) for key in ("algorithm", "backbone") if values.get(key)}
+        if self.code is not None:
+            values["code"] = self.code
+        # An own graph and a membership file are what they hold, wherever they lie.
+        values |= content(self.experiment)
         # So that a key which a later version adds, and which is not set, does not make old results stale.
         values["options"] = _given(values["options"])
         values = _given(values)
@@ -129,6 +157,11 @@ class Resolved(BaseModel):
         options = values.pop("options")
         for name in EXECUTION_FIELDS:
             values.pop(name)
+        values |= {"dataset": self.data_name, "partition": self.partition_name}
+        values |= {key: short(values[key]) for key in ("algorithm", "backbone") if values[key]}
+        for name in _SELDOM:
+            if values[name] is None:
+                values.pop(name)
         flat = {f"method.{key}": value for key, value in options.items()}
         return {**values, "aggregation": self.aggregation, **flat}
 
@@ -136,7 +169,18 @@ class Resolved(BaseModel):
     def cell(self) -> str:
         """Name of the run: what distinguishes it within a study."""
         given = self.experiment
-        return f"{given.label}/{given.dataset}/{given.partition}-{given.clients}/seed-{given.seed}"
+        place = f"{self.partition_name}-{given.clients}"
+        return f"{given.label}/{self.data_name}/{place}/seed-{given.seed}"
+
+    @property
+    def data_name(self) -> str:
+        """Name of the data set in tables."""
+        return data_name(self.experiment.dataset)
+
+    @property
+    def partition_name(self) -> str:
+        """Name of the partition in tables."""
+        return partition_name(self.experiment.partition)
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,6 +196,10 @@ def experiment(values: Mapping[str, Any]) -> Experiment:
     for key in values:
         if key not in Experiment.model_fields:
             raise unknown_name("configuration key", key, Experiment.model_fields)
+    values = dict(values)
+    if values.get("clients") is None:
+        partition, dataset = str(values.get("partition", "metis")), str(values.get("dataset"))
+        values["clients"] = count_clients(dataset, partition) if is_brought(partition) else CLIENTS
     try:
         return Experiment(**values)
     except ValidationError as error:
@@ -192,7 +240,7 @@ def resolve(given: Experiment) -> Resolved:
         **concrete(scenario.model_copy(update={"features": features})),
         "rounds": rounds,
         "epochs": epochs,
-        "backbone": about["backbone"],
+        "backbone": given.backbone if is_reference(given.backbone or "") else about["backbone"],
         "label": given.label or kind.title,
         "options": method.configuration.model_dump(mode="json"),
     }
@@ -200,4 +248,5 @@ def resolve(given: Experiment) -> Resolved:
         experiment=given.model_copy(update=filled),
         aggregation=about["aggregation"],
         method_version=kind.version,
+        code=code_sha256(kind, *(() if given.backbone is None else (backbone_type(given.backbone),))),
     )

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedatlas.platform.errors import unknown_name
+from fedatlas.platform.graphs.federated import data_name, partition_name
+from fedatlas.platform.graphs.own import title
 from fedatlas.sweeps.axes import shown
 from fedatlas.sweeps.experiment import Experiment, Resolved
 
@@ -81,7 +83,11 @@ def check(conditions: Iterable[Condition], whole: Sequence[Resolved]) -> None:
 def _values(given: Experiment, key: str) -> set[str]:
     """What a filter with this key compares with."""
     if key == NAME:
-        return {given.dataset, given.algorithm}
+        return {given.dataset, data_name(given.dataset), title(given.dataset), given.algorithm}
+    if key == "dataset":
+        return {given.dataset, data_name(given.dataset), title(given.dataset)}
+    if key == "partition":
+        return {given.partition, partition_name(given.partition), title(given.partition)}
     found = getattr(given, key) if key in Experiment.model_fields else given.options.get(key)
     return {shown(found)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,37 @@ def _print(text: str) -> None:
     print(text, flush=True)
 
 
+def dataset_of(given: Any) -> str:
+    """Data set of an experiment: a name, a path, or a graph in memory, which is kept in the data folder.
+
+    Raises:
+        DataError: it is no usable graph.
+    """
+    from fedatlas.platform.graphs import own
+
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Path):
+        return str(own.path_of(str(given)))
+    return str(own.keep(given))
+
+
+def algorithm_of(given: Any) -> str:
+    """Algorithm of an experiment: a name, a reference, or a class."""
+    return f"{given.__module__}:{given.__qualname__}" if isinstance(given, type) else str(given)
+
+
+def announce_repairs(datasets: Iterable[str], announce: Callable[[str], None]) -> None:
+    """Say which own graphs were repaired on the way in."""
+    from fedatlas.platform.graphs import own
+
+    for dataset in sorted(each for each in datasets if own.is_path(each)):
+        found = own.load(dataset)
+        if found.repaired:
+            what = "; ".join(each.what for each in found.repaired)
+            announce(f"{found.graph.name}: repaired: {what} (`fedatlas data describe {dataset}` says why)")
+
+
 @dataclass(frozen=True)
 class Run:
     """Result of `run`.
@@ -51,9 +82,9 @@ class Run:
 
 
 def run(
-    dataset: str,
-    clients: int,
-    algorithm: str,
+    dataset: Any,
+    clients: int | None = None,
+    algorithm: Any = "fedavg",
     *,
     partition: str = "metis",
     seed: int = 0,
@@ -66,7 +97,12 @@ def run(
     """Run one experiment.
 
     Args:
-        dataset, clients, algorithm, partition, seed: what to run.
+        dataset: name in the catalog, path of a graph, or the graph itself (a PyG `Data`, a networkx graph, a
+            mapping of arrays).
+        clients: number of clients; if not given, what the partition says, or 10.
+        algorithm: name of a method, `package.module:Class`, or the class itself.
+        partition: a mode, ``own``, or the path of a membership file.
+        seed: of split, initial weights and training.
         tracking: write to the MLflow store.
         progress: show a progress bar over the rounds, in a terminal or a notebook.
         announce: told where the clients live, and warnings.
@@ -90,14 +126,15 @@ def run(
 
     torch.set_num_threads(1)
     values = {
-        "dataset": dataset,
+        "dataset": dataset_of(dataset),
         "clients": clients,
-        "algorithm": algorithm,
-        "partition": partition,
+        "algorithm": algorithm_of(algorithm),
+        "partition": str(partition),
         "seed": seed,
         **settings,
     }
     resolved = resolve(experiment(values))
+    announce_repairs([resolved.experiment.dataset], announce)
     require_results_folder()
     if export is not None:
         casestudy.require_export(resolved.method())
@@ -146,9 +183,9 @@ def run(
 
 
 def tune(
-    dataset: str,
-    clients: int,
-    algorithm: str,
+    dataset: Any,
+    clients: int | None = None,
+    algorithm: Any = "fedavg",
     *,
     partition: str = "metis",
     configurations: int = 20,
@@ -168,7 +205,7 @@ def tune(
     The search starts from the present values. Started again, it goes on.
 
     Args:
-        dataset, clients, algorithm, partition: what to tune.
+        dataset, clients, algorithm, partition: what to tune, as for `run`.
         configurations: how many to try, those of an earlier start included.
         seeds: every configuration is scored as the mean over so many seeds.
         search: options to search; all that have a space if none is named, see `fedatlas.sweeps.spaces`.
@@ -193,13 +230,15 @@ def tune(
     from fedatlas.sweeps.search import Search, require_blind, run_search
     from fedatlas.sweeps.spaces import space_of
 
-    values = {"dataset": dataset, "clients": clients, "algorithm": algorithm, "partition": partition}
+    dataset, algorithm = dataset_of(dataset), algorithm_of(algorithm)
+    values = {"dataset": dataset, "clients": clients, "algorithm": algorithm, "partition": str(partition)}
     resolved = resolve(experiment({**values, "seed": 0, "placement": "inline", **settings}))
     require_blind(resolved.experiment)
     wanted = Search(
         resolved, space_of(algorithm, search), configurations, tuple(range(seeds)), sampler_seed, concurrent
     )
     data_sha256(dataset)
+    announce_repairs([dataset], announce)
     require_results_folder()
     with alone(wanted.name, "search"), connected() as cluster:
         tracker = Tracker(announce) if tracking else None
@@ -210,7 +249,8 @@ class Study:
     """A study: a grid of experiments and its tracked results.
 
     Args:
-        name: name of a study that comes with the package, or path of a YAML file.
+        name: name of a study that comes with the package, path of a YAML file, or, with `content`, any name.
+        content: what a study file holds; its data sets may be graphs and its methods classes, as for `run`.
         tuned: files with tuned configurations, see `fedatlas.sweeps.tuned`.
         overrides: `algorithms`, `seeds`, `rounds`, `only`, `without` or `placement`, see
             `fedatlas.sweeps.study.Overrides`.
@@ -219,11 +259,28 @@ class Study:
         ConfigurationError: the study, a tuned configuration or an override is not valid.
     """
 
-    def __init__(self, name: str, *, tuned: Sequence[Path] = (), **overrides: Any) -> None:
-        from fedatlas.sweeps.study import expand, overrides_from, read_study
+    def __init__(
+        self,
+        name: str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        tuned: Sequence[Path] = (),
+        **overrides: Any,
+    ) -> None:
+        from fedatlas.sweeps.study import expand, overrides_from, read_study, study_from
         from fedatlas.sweeps.tuned import read_tuned
 
-        self.name, self.file = read_study(name)
+        if content is None:
+            self.name, self.file = read_study(name)
+        else:
+            given = {**content, "datasets": [dataset_of(each) for each in content.get("datasets", ())]}
+            given["methods"] = [
+                {**each, "algorithm": algorithm_of(each.get("algorithm"))}
+                if isinstance(each, Mapping)
+                else algorithm_of(each)
+                for each in content.get("methods", ())
+            ]
+            self.name, self.file = name, study_from(name, given)
         found = [read_tuned(Path(path)) for path in tuned]
         self._resolved = expand(self.file, overrides_from(overrides), found)
 
@@ -269,7 +326,9 @@ class Study:
         uri = tracking_uri() if tracking else None
 
         def check(cluster: Cluster, store: Store | None, download: bool = True) -> Preflight:
-            return self._check(cluster, uri, store, available_only, before, download, force, retry_failed)
+            return self._check(
+                cluster, uri, store, available_only, before, download, force, retry_failed, announce
+            )
 
         if dry_run:
             with _present_cluster() as cluster:
@@ -328,6 +387,7 @@ class Study:
         download: bool,
         force: bool,
         retry_failed: bool,
+        announce: Callable[[str], None],
     ) -> Preflight:
         from fedatlas.sweeps import preflight
 
@@ -342,6 +402,7 @@ class Study:
             force=force,
             retry_failed=retry_failed,
         )
+        announce_repairs({each.experiment.dataset for each in self._resolved}, announce)
         before(found)
         if found.missing and not available_only:
             raise FedatlasError(

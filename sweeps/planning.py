@@ -155,7 +155,7 @@ def plan_study(
         seeds=len({each.experiment.seed for each in experiments}),
         whole=_part(name, trials),
         by_method=_parts(trials, lambda each: str(each.resolved.experiment.label)),
-        by_dataset=_parts(trials, lambda each: each.resolved.experiment.dataset),
+        by_dataset=_parts(trials, lambda each: each.resolved.data_name),
         placements=dict(Counter(each.placed.reason for each in trials)),
         concurrent=max(concurrency.values(), default=0),
         seconds=(

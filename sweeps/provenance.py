@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from fedatlas.platform.graphs.catalog import entry
+from fedatlas.platform.graphs.federated import Scenario, metric_of
 from fedatlas.platform.graphs.partition import metis_binding
 
 LIBRARIES = ("torch", "torch-geometric", "pymetis", "ray", "mlflow", "numpy", "scipy")
@@ -43,17 +44,16 @@ def commit() -> str:
     return f"{head}-dirty" if changed else head or "unknown"
 
 
-def tags(dataset: str, data_sha256: str) -> dict[str, str]:
+def tags(scenario: Scenario, data_sha256: str) -> dict[str, str]:
     """Tags of a run: identity of code and data."""
-    published = entry(dataset)
     versions = {f"fedatlas.{name}": _installed(name) for name in LIBRARIES}
     return {
         "fedatlas.version": package_version(),
         "fedatlas.commit": commit(),
         "fedatlas.python": platform.python_version(),
-        "fedatlas.data_kind": published.kind,
+        "fedatlas.data_kind": entry(scenario.dataset).kind,
         "fedatlas.data_sha256": data_sha256,
-        "fedatlas.metric": published.metric,
+        "fedatlas.metric": metric_of(scenario),
         "fedatlas.metis": metis_binding(),
         **versions,
     }

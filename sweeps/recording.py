@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from fedatlas.algorithms.references import short
 from fedatlas.platform.federation.records import RoundRecord, RunResult, summarise
 from fedatlas.platform.graphs.catalog import entry
+from fedatlas.platform.graphs.federated import metric_of
 from fedatlas.platform.tracking.destination import redacted, results_folder
 from fedatlas.platform.tracking.operations import (
     FINGERPRINT_TAG,
@@ -83,11 +85,11 @@ def summary(planned: Planned, result: RunResult, placement: str, startup: float)
     given = planned.resolved.experiment
     figures = {key: _defined(value) for key, value in dataclasses.asdict(result).items()}
     return {
-        "dataset": given.dataset,
-        "partition": given.partition,
+        "dataset": planned.resolved.data_name,
+        "partition": planned.resolved.partition_name,
         "clients": given.clients,
-        "algorithm": given.algorithm,
-        "backbone": given.backbone,
+        "algorithm": short(given.algorithm),
+        "backbone": short(given.backbone or "") or None,
         "aggregation": planned.resolved.aggregation,
         "label": given.label,
         "seed": given.seed,
@@ -96,7 +98,7 @@ def summary(planned: Planned, result: RunResult, placement: str, startup: float)
         "options": given.options,
         "method_version": planned.resolved.method_version,
         "placement": placement,
-        "metric": entry(given.dataset).metric,
+        "metric": metric_of(given),
         "data_kind": entry(given.dataset).kind,
         "fingerprint": planned.fingerprint,
         "data_sha256": planned.data_sha256,
@@ -163,7 +165,7 @@ class Recording:
             IDENTITY_TAG: resolved.identity_hash(),
             "fedatlas.placement": self.placement,
             "fedatlas.method_version": str(resolved.method_version),
-            **tags(resolved.experiment.dataset, self.planned.data_sha256),
+            **tags(resolved.experiment, self.planned.data_sha256),
         }
         if previous is not None and self.tracker.store is not None:
             self._logged_to = self.tracker.last_step(previous, LAST_FIGURE)

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import time
 import traceback
@@ -26,6 +27,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.optuna import OptunaSearch
 
+from fedatlas.algorithms.references import short
 from fedatlas.platform.errors import ConfigurationError, FedatlasError
 from fedatlas.platform.federation.coordinator import Coordinator
 from fedatlas.platform.federation.placement import Cluster
@@ -104,8 +106,13 @@ class Search:
             "space": {key: space.model_dump(mode="json") for key, space in self.space.items()},
         }
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
-        dataset = given.dataset.replace(":", "-")
-        return f"tune-{given.algorithm}-{dataset}-{given.partition}-{given.clients}-{digest}"
+        words = (
+            short(given.algorithm),
+            self.resolved.data_name,
+            self.resolved.partition_name,
+            str(given.clients),
+        )
+        return "-".join(("tune", *(re.sub(r"[^\w.-]", "-", word) for word in words), digest))
 
     @property
     def folder(self) -> Path:

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedatlas.algorithms.registry import ALGORITHMS, algorithm_type
 from fedatlas.platform.documents import read_yaml
 from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
+from fedatlas.platform.graphs.federated import is_brought
+from fedatlas.platform.graphs.own import is_path
 from fedatlas.sweeps import casestudy, filters
 from fedatlas.sweeps.axes import Axis, Combination, combine, keys_of, shown
 from fedatlas.sweeps.experiment import Experiment, Resolved, experiment, resolve
@@ -68,9 +70,10 @@ class StudyFile(BaseModel):
     answers: tuple[str, ...] = ()
     """What the study is compared with, for example `FedGMC table 2` or `FedGMC figure sensitivity`."""
     datasets: tuple[str, ...] = ()
-    """Names in the catalog; may be left out if the axes have `dataset`."""
+    """Names in the catalog or paths of graphs; may be left out if the axes have `dataset`."""
     partitions: dict[str, tuple[int, ...]] = Field(default_factory=dict)
-    """Client counts of each partition mode; may be left out if the axes have `partition` and `clients`."""
+    """Client counts of each partition mode or membership file, none where the file says it; may be left out
+    if the axes have `partition` and `clients`."""
     methods: tuple[str | MethodRow, ...] = Field(min_length=1)
     seeds: int | tuple[int, ...] = 3
     """A number of seeds 0, 1, .., or the seeds themselves."""
@@ -158,13 +161,37 @@ def read_study(name: str) -> tuple[str, StudyFile]:
         raise ConfigurationError(
             f"study {name} must be a mapping with keys {', '.join(StudyFile.model_fields)}"
         )
+    if name.endswith((".yaml", ".yml")):
+        content = _anchored(content, Path(name).absolute().parent)
+    return title, study_from(name, content)
+
+
+def study_from(name: str, content: Mapping[str, Any]) -> StudyFile:
+    """Check the content of a study.
+
+    Raises:
+        ConfigurationError: it is not valid.
+    """
     for key in content:
         if key not in StudyFile.model_fields:
             raise unknown_name(f"key of study {name}", str(key), StudyFile.model_fields)
     try:
-        return title, StudyFile(**content)
+        return StudyFile(**content)
     except ValidationError as error:
         raise invalid_values(error, f"study {name}", show_values=False) from error
+
+
+def _anchored(content: Any, folder: Path) -> Any:
+    """The content with relative paths of files beside the study made absolute."""
+    if isinstance(content, dict):
+        return {_anchored(key, folder): _anchored(value, folder) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_anchored(each, folder) for each in content]
+    if isinstance(content, str) and is_path(content) and "\n" not in content:
+        beside = folder / content.partition(":")[0]
+        if not Path(content).is_absolute() and beside.exists():
+            return str(folder / content)
+    return content
 
 
 def expand(
@@ -220,7 +247,9 @@ def _scenarios(study: StudyFile) -> Iterator[dict[str, Any]]:
     """Keys of experiments that do not depend on the method; options of an axis are among them."""
     sets: Sequence[Combination] = [{"dataset": name} for name in study.datasets] or [{}]
     places: Sequence[Combination] = [
-        {"partition": mode, "clients": count} for mode, counts in study.partitions.items() for count in counts
+        {"partition": mode, "clients": count}
+        for mode, counts in study.partitions.items()
+        for count in counts or (None,)
     ] or [{}]
     for parts in itertools.product(sets, places, study.variants, combine(study.axes)):
         yield {key: value for part in parts for key, value in part.items()}
@@ -283,7 +312,7 @@ def _check_settings(study: StudyFile) -> None:
                     f"{', '.join(MethodRow.model_fields)})"
                 )
     for mode, counts in study.partitions.items():
-        if not counts:
+        if not counts and not is_brought(mode):
             raise ConfigurationError(f"partitions.{mode} has no client count")
     _check_axes(study, rows)
     names = set(study.datasets) | {

@@ -1,4 +1,4 @@
-"""The catalog: what each of the eleven node data sets is, and which raw files hold it.
+"""The catalog: what each node data set is, and which raw files hold it.
 
 Everything that depends on a data set and not on a method is read from here: task, sizes, protocol, licence
 and the sha256 of every raw file. A stand-in (`standin:NAME`) is a synthetic graph with the sizes of NAME;
@@ -8,14 +8,15 @@ its entry is the entry of NAME without files.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
-from fedatlas.platform.errors import unknown_name
+from fedatlas.platform.errors import ConfigurationError, unknown_name
 from fedatlas.platform.graphs.checksums import SHA256
 from fedatlas.platform.graphs.graph import DataKind, Metric
 
 Family = Literal["homophilic", "heterophilic"]
-Library = Literal["planetoid", "amazon", "heterophilous", "ogb"]
+Library = Literal["planetoid", "amazon", "heterophilous", "ogb", "npz"]
 
 STANDIN_PREFIX = "standin:"
 
@@ -55,7 +56,9 @@ class Entry:
         row_normalise: the protocol divides each feature row by its sum.
         licence: terms of the data.
         publication: where the data come from.
-        library, library_name: class family of PyG or OGB that reads the files, and its name for the set.
+        library, library_name: class family of PyG or OGB that reads the files, and its name for the set;
+            ``npz``: the one file is read as `fedatlas.platform.graphs.formats` describes.
+        url: where the one file of an ``npz`` set is downloaded; empty if it is not.
         raw_folder: folder of the raw files, relative to the data folder.
         files: the raw files.
         folder_names: for files whose names say nothing about the set, a folder above them must be called so.
@@ -83,13 +86,14 @@ class Entry:
     row_normalise: bool = False
     folder_names: tuple[str, ...] = ()
     kind: DataKind = "real"
+    url: str = ""
 
     @property
     def how_to_get(self) -> str:
         """What a user does to have the data, in a few words."""
         if self.kind != "real":
             return "nothing to do"
-        source = "OGB" if self.library == "ogb" else "PyG"
+        source = {"ogb": "OGB", "npz": "fedatlas"}.get(self.library, "PyG")
         return f"data import, or {source} downloads it"
 
 
@@ -303,15 +307,73 @@ _QUESTIONS = replace(
     files=(_file("questions.npz"),),
 )
 
+_FILTERED = "filtered by Platonov et al., ICLR 2023 (arXiv 2302.11640)"
+_HETEROPHILOUS_GRAPHS = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data/"
+
+_ACTOR = replace(
+    _ROMAN,
+    name="actor",
+    title="Actor",
+    nodes=7_600,
+    edges=26_659,
+    published_edges=26_659,
+    features=932,
+    classes=5,
+    publication="Tang et al., KDD 2009; Pei et al., ICLR 2020 (arXiv 2002.05287)",
+    library="npz",
+    library_name="actor",
+    raw_folder="actor/raw",
+    url=_HETEROPHILOUS_GRAPHS + "actor.npz",
+    files=(RawFile("actor.npz", ("c350eef06b2c2a9bf8218be2b57cac6d4003d0922eb597a039e9123f75817816",)),),
+)
+
+_CHAMELEON = replace(
+    _ACTOR,
+    name="chameleon-filtered",
+    title="Chameleon (filtered)",
+    nodes=890,
+    edges=8_854,
+    published_edges=8_854,
+    features=2_325,
+    publication=f"Rozemberczki et al., J. Complex Networks 2021; {_FILTERED}",
+    library_name="chameleon_filtered",
+    raw_folder="chameleon_filtered/raw",
+    url=_HETEROPHILOUS_GRAPHS + "chameleon_filtered.npz",
+    files=(
+        RawFile(
+            "chameleon_filtered.npz", ("bf46f07e1fb5249280447e5fe3100f3e82fc4b93ad1e13ffcfdec924b6ac0bb5",)
+        ),
+    ),
+)
+
+_SQUIRREL = replace(
+    _CHAMELEON,
+    name="squirrel-filtered",
+    title="Squirrel (filtered)",
+    nodes=2_223,
+    edges=46_998,
+    published_edges=46_998,
+    features=2_089,
+    library_name="squirrel_filtered",
+    raw_folder="squirrel_filtered/raw",
+    url=_HETEROPHILOUS_GRAPHS + "squirrel_filtered.npz",
+    files=(
+        RawFile(
+            "squirrel_filtered.npz", ("f06370ffb3116c5de8b7a600005400b2293c025e0ce2f6916d8201a825505ac7",)
+        ),
+    ),
+)
+
 _HOMOPHILIC = (_CORA, _CITESEER, _PUBMED, _COMPUTERS, _PHOTO, _ARXIV)
 _HETEROPHILIC = (_ROMAN, _RATINGS, _MINESWEEPER, _TOLOKERS, _QUESTIONS)
-_ENTRIES: dict[str, Entry] = {each.name: each for each in _HOMOPHILIC + _HETEROPHILIC}
+_FURTHER = (_ACTOR, _CHAMELEON, _SQUIRREL)
+_ENTRIES: dict[str, Entry] = {each.name: each for each in _HOMOPHILIC + _HETEROPHILIC + _FURTHER}
 
 _STANDINS = ("roman-empire", "amazon-ratings", "questions", "ogbn-arxiv")
 
 
 def names() -> tuple[str, ...]:
-    """Names of the eleven published data sets, in the order of the papers' tables."""
+    """Names of the published data sets, in the order of the papers' tables."""
     return tuple(_ENTRIES)
 
 
@@ -321,14 +383,19 @@ def standin_names() -> tuple[str, ...]:
 
 
 def entry(name: str) -> Entry:
-    """Entry of a data set or of a stand-in.
+    """Entry of a data set, of a stand-in, or of a graph that a user brings by its path.
 
     A stand-in has the protocol and sizes of the set it stands in for, `kind` "stand-in" and no files; its
     edge count is the published number, read as undirected edges.
 
     Raises:
         ConfigurationError: there is no such name.
+        DataError: a path holds no usable graph.
     """
+    from fedatlas.platform.graphs import own
+
+    if own.is_path(name):
+        return own.entry(name)
     if name in _ENTRIES:
         return _ENTRIES[name]
     if name in standin_names():
@@ -342,4 +409,8 @@ def entry(name: str) -> Entry:
             kind="stand-in",
             files=(),
         )
-    raise unknown_name("data set", name, names() + standin_names())
+    if Path(name).exists():
+        raise ConfigurationError(
+            f"unknown data set '{name}': for the folder or file of that name write ./{name}"
+        )
+    raise unknown_name("data set", name, names() + standin_names(), "fedatlas data list")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
@@ -10,28 +10,36 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from fedatlas.platform.errors import ConfigurationError, PartitionError, unknown_name
+from fedatlas.platform.graphs import membership, own
 from fedatlas.platform.graphs.catalog import entry
-from fedatlas.platform.graphs.graph import Array, ClientGraph, FederatedGraph, Graph, Split
+from fedatlas.platform.graphs.graph import Array, ClientGraph, FederatedGraph, Graph, Metric, Split
 from fedatlas.platform.graphs.loading import load
 from fedatlas.platform.graphs.partition import (
     CONCENTRATION,
     MODES,
-    Mode,
     Partition,
     listing,
     partition,
 )
-from fedatlas.platform.graphs.preprocessing import SCALINGS, Scaling, largest_component, scale_features
+from fedatlas.platform.graphs.preprocessing import (
+    SCALINGS,
+    Scaling,
+    in_largest_component,
+    largest_component,
+    scale_features,
+)
 from fedatlas.platform.graphs.splits import random_split
 from fedatlas.platform.randomness import stream
 
 Component: TypeAlias = Literal["largest", "all"]
 ClientFeatures: TypeAlias = Literal["same", "permuted", "rotated"]
 CHOICES: dict[str, tuple[str, ...]] = {
-    "partition": MODES,
+    "partition": (*MODES, "own"),
     "features": ("default", *SCALINGS),
     "component": get_args(Component),
     "client_features": get_args(ClientFeatures),
+    "metric": get_args(Metric),
+    "split": ("random", "own"),
 }
 
 
@@ -41,9 +49,10 @@ class Scenario(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     dataset: str
-    """Name in the catalog."""
-    partition: Mode = "metis"
-    """How the nodes are divided, see `fedatlas.platform.graphs.partition.partition`."""
+    """Name in the catalog, or the path of a graph, see `fedatlas.platform.graphs.own`."""
+    partition: str = "metis"
+    """How the nodes are divided, see `fedatlas.platform.graphs.partition.partition`; ``own``: as the graph's
+    file says; or the path of a membership file, see `fedatlas.platform.graphs.membership`."""
     clients: int = Field(ge=1)
     """Number of clients M."""
     seed: int = 0
@@ -54,8 +63,14 @@ class Scenario(BaseModel):
     """Of ``partition=label-skew``: beta of the Dirichlet distribution; small values mean strong skew."""
     features: Literal["default"] | Scaling = "default"
     """Scaling of the features; ``default`` is the protocol's for the data set (``row`` or ``none``)."""
-    component: Component = "largest"
-    """Keep the largest connected component, or the whole graph."""
+    component: Component | None = None
+    """Keep the ``largest`` connected component, or ``all``; of published sets the largest one, of own graphs
+    all if not given."""
+    split: Literal["random", "own"] | None = None
+    """``own``: the masks of the graph's or the membership's file; ``random``: drawn from the seed. If not
+    given, own masks where there are some."""
+    metric: Metric | None = None
+    """Score of an own graph with two classes: ``accuracy`` (if not given) or ``auc``."""
     train_fraction: float | None = None
     """Share of all nodes to train on; the data set's published share if not given."""
     test_fraction: float | None = None
@@ -74,8 +89,16 @@ class Scenario(BaseModel):
     def _known(cls, value: object, info: ValidationInfo) -> object:
         name = str(info.field_name)
         if isinstance(value, str) and value not in CHOICES[name]:
+            if name == "partition" and own.is_path(value):
+                return str(own.path_of(value))
             raise unknown_name(name, value, CHOICES[name])
         return value
+
+    @field_validator("dataset")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        """Processes that work for an experiment may live in other folders."""
+        return str(own.path_of(value)) if own.is_path(value) else value
 
 
 def build(scenario: Scenario) -> FederatedGraph:
@@ -90,15 +113,7 @@ def build(scenario: Scenario) -> FederatedGraph:
         PartitionError: the graph cannot be divided as asked, or a client has no training node.
     """
     graph = preprocess(scenario)
-    split = random_split(graph.nodes, *_fractions(scenario), scenario.seed)
-    parts = _partition(
-        scenario.dataset,
-        scenario.component,
-        scenario.partition,
-        scenario.clients,
-        scenario.partition_seed,
-        scenario.concentration,
-    )
+    split, parts = _roles(scenario, graph), _parts(scenario)
     sha256 = data_sha256(scenario.dataset)
     if scenario.uncut:
         return _undivided(graph, parts, split, sha256)
@@ -109,7 +124,7 @@ def build(scenario: Scenario) -> FederatedGraph:
 
 
 def concrete(scenario: Scenario) -> dict[str, object]:
-    """What the scenario leaves open: `features`, `train_fraction`, `test_fraction` and `concentration`.
+    """What the scenario leaves open: `features`, `component`, `split`, fractions and `concentration`.
 
     Raises:
         ConfigurationError: the data set does not exist, or settings contradict each other.
@@ -124,9 +139,17 @@ def concrete(scenario: Scenario) -> dict[str, object]:
             f"concentration={scenario.concentration:g} belongs to partition=label-skew, "
             f"not to partition={scenario.partition}"
         )
+    _check_metric(scenario)
+    train: float | None
+    test: float | None
     train, test = _fractions(scenario)
+    drawn = not _own_roles(scenario)
+    if not drawn:
+        train = test = None
     return {
         "features": _scaling(scenario),
+        "component": _component(scenario),
+        "split": ("random" if drawn else "own") if _has_roles(scenario) else None,
         "train_fraction": train,
         "test_fraction": test,
         "concentration": scenario.concentration or (CONCENTRATION if skewed else None),
@@ -135,7 +158,88 @@ def concrete(scenario: Scenario) -> dict[str, object]:
 
 def preprocess(scenario: Scenario) -> Graph:
     """Whole graph that a scenario divides: the clients' node ids refer to it."""
-    return scale_features(_whole(scenario.dataset, scenario.component), _scaling(scenario))
+    graph = scale_features(
+        _whole(scenario.dataset, _component(scenario), _version(scenario.dataset)), _scaling(scenario)
+    )
+    return graph if scenario.metric in (None, graph.metric) else replace(graph, metric=scenario.metric)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Who holds what in the whole graph, before any component is left out.
+
+    Attributes:
+        members: nodes of each client, ascending.
+        split: roles of the nodes.
+        names: names of the nodes; None if they are numbers.
+        client_names: names of the clients; empty if they are numbers.
+    """
+
+    members: tuple[Array, ...]
+    split: Split
+    names: Array | None
+    client_names: tuple[str, ...]
+
+
+def placed(scenario: Scenario) -> Placed:
+    """Clients and roles of a scenario in the numbering of the whole graph, for a file."""
+    kept = _kept(scenario)
+    places, brought = np.flatnonzero(kept), _brought(scenario.dataset)
+    split = _roles(scenario, preprocess(scenario))
+    masks = np.zeros((3, kept.size), dtype=bool)
+    masks[:, kept] = split.train, split.validation, split.test
+    names: tuple[str, ...] = ()
+    if scenario.partition == "own" and brought is not None:
+        names = brought.client_names
+    elif own.is_path(scenario.partition):
+        names = membership.read(scenario.partition).names
+    return Placed(
+        members=tuple(places[nodes] for nodes in _parts(scenario).members),
+        split=Split(*masks),
+        names=None if brought is None else brought.names,
+        client_names=names,
+    )
+
+
+def metric_of(scenario: Scenario) -> Metric:
+    """Score of a scenario's task."""
+    return scenario.metric or entry(scenario.dataset).metric
+
+
+def is_brought(partition: str) -> bool:
+    """Whether clients are given by the data or by a file, and not drawn."""
+    return partition == "own" or own.is_path(partition)
+
+
+def count_clients(dataset: str, partition: str) -> int:
+    """Number of clients that the graph's file (``partition=own``) or a membership file names.
+
+    Raises:
+        PartitionError: it names none.
+    """
+    if partition == "own":
+        return len(_clients_of(dataset).client_names)
+    return len(membership.read(partition).names)
+
+
+def data_name(dataset: str) -> str:
+    """Name in tables and tracked runs; it says nothing about where an own graph lies."""
+    return f"{own.OWN_PREFIX}{own.title(dataset)}" if own.is_path(dataset) else dataset
+
+
+def partition_name(partition: str) -> str:
+    """The same of a partition."""
+    return f"{own.OWN_PREFIX}{own.title(partition)}" if own.is_path(partition) else partition
+
+
+def content(scenario: Scenario) -> dict[str, str]:
+    """What an own graph and a membership file hold, as hashes in place of their paths."""
+    found = {}
+    if own.is_path(scenario.dataset):
+        found["dataset"] = own.OWN_PREFIX + own.load(scenario.dataset).sha256[:20]
+    if own.is_path(scenario.partition):
+        found["partition"] = own.OWN_PREFIX + membership.read(scenario.partition).sha256()[:20]
+    return found
 
 
 def divide(
@@ -245,6 +349,145 @@ def _scaling(scenario: Scenario) -> Scaling:
     return "row" if entry(scenario.dataset).row_normalise else "none"
 
 
+def _component(scenario: Scenario) -> Component:
+    return scenario.component or ("all" if own.is_path(scenario.dataset) else "largest")
+
+
+def _check_metric(scenario: Scenario) -> None:
+    if scenario.metric is None:
+        return
+    published = entry(scenario.dataset)
+    if published.kind != "own" and scenario.metric != published.metric:
+        raise ConfigurationError(
+            f"metric={scenario.metric}: the score of {scenario.dataset} is {published.metric}: leave it out"
+        )
+    if scenario.metric == "auc" and published.classes != 2:
+        raise ConfigurationError(f"metric=auc needs two classes; {published.title} has {published.classes}")
+
+
+# Own roles and clients
+
+
+def _brought(dataset: str) -> own.OwnGraph | None:
+    return own.load(dataset) if own.is_path(dataset) else None
+
+
+def _clients_of(dataset: str) -> own.OwnGraph:
+    brought = _brought(dataset)
+    if brought is None or brought.clients is None:
+        raise PartitionError(
+            f"partition=own: {dataset} names no clients; give its nodes a column or array `client`, or "
+            "name a "
+            "membership file in place of own"
+        )
+    return brought
+
+
+def _has_roles(scenario: Scenario) -> bool:
+    brought = _brought(scenario.dataset)
+    masks = brought is not None and brought.masks.shape[1] > 0
+    return masks or (
+        own.is_path(scenario.partition) and membership.read(scenario.partition).roles is not None
+    )
+
+
+def _own_roles(scenario: Scenario) -> bool:
+    """Whether the roles come from a file."""
+    drawn = scenario.train_fraction is not None or scenario.test_fraction is not None
+    if scenario.split != "own":
+        return scenario.split is None and not drawn and _has_roles(scenario)
+    if drawn:
+        raise ConfigurationError(
+            "split=own takes the roles from the file: leave train_fraction and test_fraction out"
+        )
+    if not _has_roles(scenario):
+        raise ConfigurationError(
+            f"split=own: {data_name(scenario.dataset)} has no masks (train_mask, val_mask, test_mask, or a "
+            "column `role`) and neither has the membership: use split=random"
+        )
+    return True
+
+
+def _kept(scenario: Scenario) -> Array:
+    """Which nodes of the whole graph the component keeps."""
+    graph = _loaded(scenario.dataset, _version(scenario.dataset))[0]
+    if _component(scenario) == "all":
+        return np.ones(graph.nodes, dtype=bool)
+    return in_largest_component(graph)
+
+
+def _roles(scenario: Scenario, graph: Graph) -> Split:
+    brought = _brought(scenario.dataset)
+    if not _own_roles(scenario):
+        fractions = _fractions(scenario)
+        if brought is None or brought.labelled.all():
+            return random_split(graph.nodes, *fractions, scenario.seed)
+        usable = np.flatnonzero(brought.labelled[_kept(scenario)])
+        drawn = random_split(usable.size, *fractions, scenario.seed)
+        masks = np.zeros((3, graph.nodes), dtype=bool)
+        for mask, role in zip(masks, (drawn.train, drawn.validation, drawn.test), strict=True):
+            mask[usable[role]] = True
+        return Split(*masks)
+    kept = _kept(scenario)
+    if own.is_path(scenario.partition):
+        found = membership.read(scenario.partition)
+        whole = membership.split(
+            found, scenario.partition, scenario.dataset, kept.size, None if brought is None else brought.names
+        )
+        if whole is not None:
+            usable = kept if brought is None else kept & brought.labelled
+            return Split(*((mask & usable)[kept] for mask in (whole.train, whole.validation, whole.test)))
+    assert brought is not None
+    return Split(*brought.masks[:, scenario.seed % brought.masks.shape[1]][:, kept])
+
+
+def _parts(scenario: Scenario) -> Partition:
+    if not is_brought(scenario.partition):
+        return _partition(
+            scenario.dataset,
+            _component(scenario),
+            scenario.partition,
+            scenario.clients,
+            scenario.partition_seed,
+            scenario.concentration,
+            _version(scenario.dataset),
+        )
+    where = f"partition={partition_name(scenario.partition)}"
+    if scenario.partition == "own":
+        given = _clients_of(scenario.dataset)
+        assert given.clients is not None
+        names = given.client_names
+        held: tuple[Array, ...] = tuple(
+            np.flatnonzero(given.clients == client) for client in range(len(names))
+        )
+    else:
+        found, brought = membership.read(scenario.partition), _brought(scenario.dataset)
+        graph = _loaded(scenario.dataset, _version(scenario.dataset))[0]
+        names = found.names
+        held = membership.members(
+            found,
+            scenario.partition,
+            scenario.dataset,
+            graph.nodes,
+            None if brought is None else brought.names,
+            data_sha256(scenario.dataset),
+        )
+    if len(held) != scenario.clients:
+        raise PartitionError(
+            f"clients={scenario.clients}: {where} has {len(held)} clients; leave clients out, or say "
+            f"clients={len(held)}"
+        )
+    kept = _kept(scenario)
+    number = np.cumsum(kept) - 1
+    members = tuple(number[nodes[kept[nodes]]] for nodes in held)
+    empty = [names[client] for client, nodes in enumerate(members) if not nodes.size]
+    if empty:
+        raise PartitionError(
+            f"{where}: no node of client {empty[0]} is in the largest connected component: use component=all"
+        )
+    return Partition("own", len(members), members)
+
+
 def _fractions(scenario: Scenario) -> tuple[float, float]:
     train, _, test = entry(scenario.dataset).split
     if scenario.train_fraction is not None:
@@ -259,23 +502,34 @@ def data_sha256(dataset: str) -> str:
         ConfigurationError: the data set does not exist.
         DataError: it cannot be read.
     """
-    return _loaded(dataset)[1]
+    return _version(dataset) or _loaded(dataset)[1]
+
+
+def _version(dataset: str) -> str:
+    """Hash of an own graph, which may change under its path; published sets do not."""
+    return own.load(dataset).sha256 if own.is_path(dataset) else ""
 
 
 @lru_cache(maxsize=2)
-def _loaded(dataset: str) -> tuple[Graph, str]:
+def _loaded(dataset: str, version: str = "") -> tuple[Graph, str]:
     graph = load(dataset)
-    return graph, graph.sha256()
+    return graph, version or graph.sha256()
 
 
 @lru_cache(maxsize=2)
-def _whole(dataset: str, component: str) -> Graph:
-    graph, _ = _loaded(dataset)
+def _whole(dataset: str, component: str, version: str = "") -> Graph:
+    graph, _ = _loaded(dataset, version)
     return largest_component(graph) if component == "largest" else graph
 
 
 @lru_cache(maxsize=16)
 def _partition(
-    dataset: str, component: str, mode: Mode, clients: int, seed: int, concentration: float | None
+    dataset: str,
+    component: str,
+    mode: str,
+    clients: int,
+    seed: int,
+    concentration: float | None,
+    version: str = "",
 ) -> Partition:
-    return partition(_whole(dataset, component), mode, clients, seed, concentration)
+    return partition(_whole(dataset, component, version), mode, clients, seed, concentration)

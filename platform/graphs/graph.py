@@ -12,7 +12,7 @@ import scipy.sparse as sp
 Array: TypeAlias = np.ndarray
 Features: TypeAlias = "np.ndarray | sp.csr_array"
 Metric: TypeAlias = Literal["accuracy", "auc"]
-DataKind: TypeAlias = Literal["real", "generated", "stand-in"]
+DataKind: TypeAlias = Literal["real", "generated", "stand-in", "own"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Graph:
         classes: number of classes C.
         metric: score of the task: accuracy, or ROC-AUC of class 1 for binary sets.
         kind: ``real`` (read from published files), ``generated`` (published data set reproduced bit for
-            bit) or ``stand-in`` (synthetic graph with a published set's statistics).
+            bit), ``stand-in`` (synthetic graph with a published set's statistics) or ``own`` (brought by the
+            user).
     """
 
     name: str

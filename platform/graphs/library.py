@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import socket
+import urllib.request
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fedatlas.platform.graphs import formats
 from fedatlas.platform.graphs.catalog import Entry
 from fedatlas.platform.graphs.graph import Array
 
@@ -36,6 +38,10 @@ def read(entry: Entry, root: Path) -> tuple[Array, Array, Array]:
     with _quiet():
         if entry.library == "ogb":
             return _read_ogb(entry, root)
+        if entry.library == "npz":
+            raw = formats.read(root / entry.raw_folder / entry.files[0].name)
+            pairs = raw.edges if raw.edges.shape[0] == 2 else raw.edges.T
+            return np.asarray(raw.x, dtype=np.float32), pairs, np.asarray(raw.y, dtype=np.int64)
         data = _pyg_class(entry)(str(root), entry.library_name)[0]
         return (
             data.x.numpy().astype(np.float32, copy=False),
@@ -59,6 +65,10 @@ def download(entry: Entry, root: Path) -> None:
 
                 # Parses CSV files only, nothing that could carry code.
                 NodePropPredDataset(entry.library_name, str(root))
+                return
+            if entry.library == "npz":
+                with urllib.request.urlopen(entry.url, timeout=_TIMEOUT) as answer:
+                    (root / entry.files[0].name).write_bytes(answer.read())
                 return
             fetch = type("Fetch", (_pyg_class(entry),), {"process": _stop})
             with contextlib.suppress(_DownloadedError):

@@ -17,13 +17,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedatlas.platform.errors import DataError
-from fedatlas.platform.graphs import catalog, library, minesweeper, standins, store
+from fedatlas.platform.graphs import catalog, library, minesweeper, own, standins, store
 from fedatlas.platform.graphs.catalog import Entry
 from fedatlas.platform.graphs.edges import undirected
-from fedatlas.platform.graphs.graph import Array, Features, Graph
+from fedatlas.platform.graphs.graph import Features, Graph
+from fedatlas.platform.graphs.preprocessing import compact
 
 _CACHE_FORMAT = 1
-_NARROW = 64
 
 
 def load(name: str, *, seed: int = 0) -> Graph:
@@ -34,13 +34,16 @@ def load(name: str, *, seed: int = 0) -> Graph:
     them. Missing files are downloaded unless `FEDATLAS_OFFLINE` is set.
 
     Args:
-        name: a name of the catalog, for example ``"cora"``, ``"minesweeper"`` or ``"standin:ogbn-arxiv"``.
+        name: a name of the catalog, for example ``"cora"``, ``"minesweeper"`` or ``"standin:ogbn-arxiv"``,
+            or the path of a graph that a user brings, see `fedatlas.platform.graphs.own`.
         seed: seed of a stand-in; published graphs do not depend on it.
 
     Raises:
         ConfigurationError: there is no such data set.
         DataError: files are missing and cannot be downloaded, are corrupt, or hold another graph.
     """
+    if own.is_path(name):
+        return own.load(name).graph
     entry = catalog.entry(name)
     if entry.kind == "stand-in":
         return standins.generate(name, seed)
@@ -94,7 +97,7 @@ def _read_raw(entry: Entry, found: store.SetStatus) -> Graph:
             ) from error
     graph = Graph(
         name=entry.name,
-        features=_compact(features),
+        features=compact(features),
         edges=undirected(edges, labels.size),
         labels=labels,
         classes=entry.classes,
@@ -103,13 +106,6 @@ def _read_raw(entry: Entry, found: store.SetStatus) -> Graph:
     )
     _check_sizes(entry, graph, edges.shape[1])
     return graph
-
-
-def _compact(features: Array) -> Features:
-    wide = features.shape[1] >= _NARROW
-    if wide and np.count_nonzero(features) < 0.5 * features.size:
-        return sp.csr_array(features)
-    return features
 
 
 def _check_sizes(entry: Entry, graph: Graph, listed: int | None = None) -> None:

@@ -16,8 +16,9 @@ from fedatlas.platform.graphs.graph import Array, Graph
 from fedatlas.platform.graphs.metis import k_way
 from fedatlas.platform.randomness import SERVER, stream
 
-Mode: TypeAlias = Literal["metis", "metis-overlap", "random", "louvain", "label-skew"]
-MODES: tuple[Mode, ...] = get_args(Mode)
+Mode: TypeAlias = Literal["metis", "metis-overlap", "random", "louvain", "label-skew", "own"]
+MODES: tuple[Mode, ...] = tuple(mode for mode in get_args(Mode) if mode != "own")
+"""The modes that draw clients; ``own`` clients are given by the user."""
 DRAWS = 5
 """Overlapping clients drawn from each METIS part."""
 CONCENTRATION = 0.5
@@ -34,7 +35,7 @@ class Partition:
         mode: how the nodes were divided.
         clients: number of clients M.
         members: one int64 array [n_m] of node ids per client, ascending. They cover every node once, except
-            for ``metis-overlap``, where clients of the same part share nodes and some nodes may be in none.
+            for ``metis-overlap`` and ``own``, where clients may share nodes and some nodes may be in none.
     """
 
     mode: Mode
@@ -86,6 +87,10 @@ def partition(
     """
     if mode not in MODES:
         raise unknown_name("partition", mode, MODES)
+    if mode == "own":
+        raise PartitionError(
+            "partition=own is not drawn: the graph's file or a membership file names the clients"
+        )
     if clients < 1:
         raise PartitionError(f"clients={clients} must be at least 1: use clients=1 for a single client")
     if clients > graph.nodes:

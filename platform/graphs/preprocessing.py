@@ -10,10 +10,23 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from fedatlas.platform.errors import DataError, unknown_name
-from fedatlas.platform.graphs.graph import Array, Graph
+from fedatlas.platform.graphs.graph import Array, Features, Graph
 
 Scaling: TypeAlias = Literal["none", "row", "l2", "binary"]
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
+_NARROW = 64
+"""Below this width a sparse matrix gains nothing."""
+
+
+def compact(features: Features) -> Features:
+    """CSR where that is smaller (wide, less than half of the entries are non-zero), else as given."""
+    wide = features.shape[1] >= _NARROW
+    if not isinstance(features, np.ndarray):
+        gains = wide and features.nnz < 0.5 * features.shape[0] * features.shape[1]
+        return features if gains else features.toarray()
+    if wide and np.count_nonzero(features) < 0.5 * features.size:
+        return sp.csr_array(features)
+    return features
 
 
 def largest_component(graph: Graph) -> Graph:
@@ -27,14 +40,22 @@ def largest_component(graph: Graph) -> Graph:
 
     Source: FED-PUB (Baek et al., ICML 2023), data preparation of its published code.
     """
-    count, component = connected_components(graph.adjacency(), directed=False)
-    if count <= 1:
+    kept = in_largest_component(graph)
+    if kept.all():
         return graph
-    kept = component == np.argmax(np.bincount(component))
     number = np.cumsum(kept) - 1
     # An edge never leaves a component: one end decides, and the order of the edges survives.
     edges = number[graph.edges[:, kept[graph.edges[0]]]]
     return replace(graph, features=graph.features[kept], edges=edges, labels=graph.labels[kept])
+
+
+def in_largest_component(graph: Graph) -> Array:
+    """Which nodes `largest_component` keeps, bool [n]."""
+    count, component = connected_components(graph.adjacency(), directed=False)
+    if count <= 1:
+        return np.ones(graph.nodes, dtype=bool)
+    kept: Array = component == np.argmax(np.bincount(component))
+    return kept
 
 
 def scale_features(graph: Graph, mode: str) -> Graph:

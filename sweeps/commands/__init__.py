@@ -7,7 +7,19 @@ import sys
 import typer
 
 from fedatlas.platform.errors import FedatlasError
-from fedatlas.sweeps.commands import algorithms, data, partition, plan, report, run, submit, sweep, sync, tune
+from fedatlas.sweeps.commands import (
+    algorithms,
+    data,
+    method,
+    partition,
+    plan,
+    report,
+    run,
+    submit,
+    sweep,
+    sync,
+    tune,
+)
 from fedatlas.sweeps.commands.failures import refusal
 
 app = typer.Typer(
@@ -26,6 +38,8 @@ app.command("report")(report.report)
 app.command("sync")(sync.sync)
 app.command("partition")(partition.partition)
 app.command("algorithms")(algorithms.algorithms)
+app.command("new-method")(method.new_method)
+app.command("check")(method.check)
 app.add_typer(data.app, name="data")
 
 

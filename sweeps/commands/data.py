@@ -19,6 +19,9 @@ app = typer.Typer(
     help="Data sets: what there is, what is here, and how to get the rest.", no_args_is_help=True
 )
 
+_CLASSES = 12
+"""Classes that `data describe` lists."""
+
 _COLOURS: dict[store.State, str] = {
     "embedded": "green",
     "present": "green",
@@ -70,6 +73,57 @@ def list_sets() -> None:
     console.width = max(console.width, _TABLE_WIDTH)
     console.print(table)
     console.print(f"Stand-ins (synthetic, for timing only): {', '.join(catalog.standin_names())}")
+
+
+@app.command("describe")
+def describe_set(
+    dataset: Annotated[str, typer.Argument(help="Name of a data set, or path of a graph of your own.")],
+) -> None:
+    """Show heterophily, degrees, classes and features of a graph; of your own also what was repaired and why.
+
+    Example: fedatlas data describe minesweeper
+    """
+    from fedatlas.platform.graphs import own
+    from fedatlas.platform.graphs.description import describe, statistics
+    from fedatlas.platform.graphs.loading import load
+
+    console = Console()
+    graph = load(dataset)
+    summary, found = describe(graph), statistics(graph)
+    classes = [f"{label}: {count}" for label, count in enumerate(summary.histogram[:_CLASSES])]
+    if len(summary.histogram) > _CLASSES:
+        classes.append(f"{len(summary.histogram) - _CLASSES} more")
+    least, median, mean, most = found.degrees
+    rows = {
+        "graph": f"{graph.name} ({graph.kind}), sha256 {graph.sha256()[:16]}",
+        "size": f"{summary.nodes:,} nodes, {summary.edges:,} undirected edges, {summary.features:,} features",
+        "classes": f"{summary.classes} ({', '.join(classes)})",
+        "homophily": f"edge {found.edge_homophily:.3f}, node {found.node_homophily:.3f}, "
+        f"adjusted {found.adjusted_homophily:.3f}",
+        "label informativeness": f"{found.label_informativeness:.3f}",
+        "degree": f"{least} to {most}, median {median:g}, mean {mean:.2f}, {summary.isolated} isolated nodes",
+        "components": f"{found.components}, the largest of {found.largest_component:,} nodes",
+        "features": f"{100 * found.density:.2f} % non-zero, from {found.feature_range[0]:.3g} to "
+        f"{found.feature_range[1]:.3g}, norm per node {found.row_norms[0]:.3g} ± {found.row_norms[1]:.3g}, "
+        f"{found.zero_rows} nodes without any, {found.constant_columns} constant",
+    }
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in rows.items():
+        table.add_row(name, text)
+    console.print(table)
+    if not own.is_path(dataset):
+        return
+    brought = own.load(dataset)
+    for remark in brought.remarks:
+        colour = "yellow" if remark.kind == "repaired" else "dim"
+        console.print(f"[{colour}]{remark.kind}[/]: ", end="")
+        console.print(str(remark), highlight=False, markup=False, soft_wrap=True)
+    clients = " --partition own" if brought.clients is not None else ""
+    console.print(
+        f"next: fedatlas run --dataset {dataset}{clients} --algorithm fedavg", highlight=False, soft_wrap=True
+    )
 
 
 @app.command("import")

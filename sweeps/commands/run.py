@@ -15,7 +15,9 @@ from fedatlas.platform.errors import ConfigurationError, FedatlasError
 def run(
     dataset: Annotated[str | None, typer.Option(help="Data set, see `fedatlas data list`.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="Method, see `fedatlas algorithms`.")] = None,
-    clients: Annotated[int, typer.Option(help="Number of clients.")] = 10,
+    clients: Annotated[
+        int | None, typer.Option(help="Number of clients; 10, or what the partition's file says.")
+    ] = None,
     partition: Annotated[
         str, typer.Option(help="metis, metis-overlap, random, louvain or label-skew.")
     ] = "metis",

@@ -26,7 +26,9 @@ SHOWN = 5
 def tune(
     dataset: Annotated[str, typer.Option(help="Data set, see `fedatlas data list`.")],
     algorithm: Annotated[str, typer.Option(help="Method, see `fedatlas algorithms`.")],
-    clients: Annotated[int, typer.Option(help="Number of clients.")] = 10,
+    clients: Annotated[
+        int | None, typer.Option(help="Number of clients; 10, or what the partition's file says.")
+    ] = None,
     partition: Annotated[str, typer.Option(help="metis, metis-overlap, random, louvain, ...")] = "metis",
     backbone: Annotated[str | None, typer.Option(help="Network; the method's own by default.")] = None,
     search: Annotated[

@@ -2,72 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 
 from fedatlas.algorithms.registry import Method, algorithm_type, create
-from fedatlas.platform.federation.cohort import Task
-from fedatlas.platform.federation.coordinator import Coordinator, Schedule
-from fedatlas.platform.federation.records import RoundRecord
-from fedatlas.platform.federation.runtime import InlineRuntime, Job, Runtime
-from fedatlas.platform.federation.state import Packed, pack, to_cpu
-from fedatlas.platform.graphs.edges import undirected
-from fedatlas.platform.graphs.graph import ClientGraph
-
-SMALL = {
-    "hidden": 8,
-    "templates": 4,
-    "sampled_nodes": 6,
-    "pseudo_nodes": 12,
-    "pseudo_graphs": 2,
-    "personal_epochs": 3,
-    # So that neighbours are generated within a few steps.
-    "generator_epochs": 4,
-    "generator_lr": 0.05,
-    "hidden_portion": 1.0,
-    "exchange_epochs": 2,
-    "encoder_width": 8,
-    "latent": 8,
-    "inner_width": 8,
-    "generator_width": 8,
-}
-"""Sizes for tests, given to every method whose configuration has the option."""
-
-
-@dataclass(frozen=True)
-class Federation:
-    """Clients' graphs and their task."""
-
-    graphs: tuple[ClientGraph, ...]
-    task: Task
-
-    def changed(self, client: int, **fields: Any) -> Federation:
-        """The same federation with some fields of one client replaced."""
-        graphs = list(self.graphs)
-        graphs[client] = replace(graphs[client], **fields)
-        return replace(self, graphs=tuple(graphs))
-
-    def job(self, method: Method, precision: Any = "float64") -> Job:
-        return Job(method, self.graphs, self.task, precision)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run left behind: packed states hold [M, ...] for the clients."""
-
-    records: tuple[RoundRecord, ...]
-    server: Packed
-    clients: Packed
-
-    def scores(self) -> np.ndarray:
-        """Validation and test scores of every round and client, [R, 2, M]."""
-        return np.array([[record.client_validation, record.client_test] for record in self.records])
+from fedatlas.sweeps import federations
+from fedatlas.sweeps.federations import ODD, SMALL, Federation, Outcome
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -78,108 +21,16 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def _client(
-    number: int, size: int, classes: int, features: int, generator: np.random.Generator
-) -> ClientGraph:
-    labels = np.concatenate([np.arange(min(classes, size)), generator.integers(0, classes, size)])[:size]
-    source, target = np.triu_indices(size, 1)
-    odds = np.where(labels[source] == labels[target], 5.0, 1.5) / size
-    kept = generator.random(source.size) < odds
-    centres = np.linspace(0, np.pi, classes)[:, None] + np.arange(features)
-    values = np.cos(centres)[labels] + 0.5 * generator.standard_normal((size, features))
-    roles = np.arange(size) % 3
-    return ClientGraph(
-        client=number,
-        nodes=np.arange(size),
-        features=np.maximum(values, 0).astype(np.float32),
-        edges=undirected(np.stack([source[kept], target[kept]]), size),
-        labels=labels.astype(np.int64),
-        train=roles == 0,
-        validation=roles == 1,
-        test=roles == 2,
-    )
-
-
 @pytest.fixture(scope="session")
 def make_federation() -> Callable[..., Federation]:
-    """Stochastic block graphs, one per size, whose features depend on the class; about half are zero."""
-
-    def make(
-        sizes: Sequence[int] = (17, 9, 23, 12),
-        classes: int = 3,
-        features: int = 6,
-        sparse: bool = False,
-        metric: Any = "accuracy",
-        seed: int = 0,
-    ) -> Federation:
-        generator = np.random.default_rng(100 + seed)
-        graphs = tuple(_client(m, size, classes, features, generator) for m, size in enumerate(sizes))
-        if sparse:
-            graphs = tuple(replace(graph, features=sp.csr_array(graph.features)) for graph in graphs)
-        return Federation(graphs, Task(len(graphs), features, classes, metric, seed))
-
-    return make
-
-
-def _single_class(whole: Federation) -> Federation:
-    return whole.changed(1, labels=np.full(whole.graphs[1].size, 2))
-
-
-def _missing_classes(whole: Federation) -> Federation:
-    return whole.changed(0, labels=whole.graphs[0].labels % 2).changed(
-        2, labels=1 + whole.graphs[2].labels % 2
-    )
-
-
-def _edgeless(whole: Federation) -> Federation:
-    return whole.changed(2, edges=np.zeros((2, 0), dtype=np.int64))
-
-
-def _isolated_nodes(whole: Federation) -> Federation:
-    edges = whole.graphs[0].edges
-    return whole.changed(0, edges=edges[:, (edges >= 5).all(axis=0)])
-
-
-def _untrained(whole: Federation) -> Federation:
-    nobody = np.zeros(whole.graphs[3].size, dtype=bool)
-    return whole.changed(3, train=nobody, test=~whole.graphs[3].validation)
-
-
-def _absent_class(whole: Federation) -> Federation:
-    return replace(whole, task=replace(whole.task, classes=5))
-
-
-def _zero_features(whole: Federation) -> Federation:
-    return whole.changed(1, features=np.zeros_like(whole.graphs[1].features))
-
-
-def _same(whole: Federation) -> Federation:
-    return whole
-
-
-ODD: dict[str, tuple[dict[str, Any], Callable[[Federation], Federation]]] = {
-    "single-class client": ({}, _single_class),
-    "missing classes": ({}, _missing_classes),
-    "edgeless client": ({}, _edgeless),
-    "isolated nodes": ({}, _isolated_nodes),
-    "client without training nodes": ({}, _untrained),
-    "one client": ({"sizes": (14,)}, _same),
-    "class absent everywhere": ({}, _absent_class),
-    "client whose features are zero": ({}, _zero_features),
-    "two classes, AUC": ({"classes": 2, "metric": "auc"}, _same),
-    "two classes, AUC, single-class client": (
-        {"classes": 2, "metric": "auc"},
-        lambda w: w.changed(1, labels=np.zeros(w.graphs[1].size, dtype=np.int64)),
-    ),
-    "one-node client": ({"sizes": (17, 1, 9)}, _same),
-}
+    """Stochastic block graphs, see `fedatlas.sweeps.federations`."""
+    return federations.make_federation
 
 
 @pytest.fixture(params=ODD)
-def odd_federation(request: pytest.FixtureRequest, make_federation: Callable[..., Federation]) -> Federation:
+def odd_federation(request: pytest.FixtureRequest) -> Federation:
     """One federation for each edge case of the protocol."""
-    arguments, change = ODD[request.param]
-    return change(make_federation(**arguments))
+    return federations.odd_federation(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -197,63 +48,13 @@ def make_method() -> Callable[..., Method]:
 @pytest.fixture(scope="session")
 def run() -> Callable[..., Outcome]:
     """Run a method on a federation in this process, in float64 unless told otherwise."""
-
-    def run(
-        method: Method,
-        federation: Federation,
-        rounds: int = 4,
-        per_cohort: int | None = None,
-        precision: str = "float64",
-        runtime: Runtime | None = None,
-        **schedule: Any,
-    ) -> Outcome:
-        runtime = runtime or InlineRuntime(per_cohort)
-        coordinator = Coordinator(
-            federation.job(method, precision), runtime, Schedule(rounds=rounds, **schedule)
-        )
-        coordinator.start()
-        while not coordinator.finished:
-            coordinator.advance()
-        return Outcome(tuple(coordinator.records), to_cpu(pack(coordinator._server)), to_cpu(runtime.state()))
-
-    return run
-
-
-def _compare(first: Any, second: Any, tolerance: float, place: str) -> None:
-    if isinstance(first, dict):
-        assert first.keys() == second.keys(), place
-        for name in first:
-            _compare(first[name], second[name], tolerance, f"{place}/{name}")
-    elif isinstance(first, tuple):
-        assert len(first) == len(second), place
-        for position, (one, other) in enumerate(zip(first, second, strict=True)):
-            _compare(one, other, tolerance, f"{place}/{position}")
-    elif isinstance(first, torch.Tensor):
-        assert first.dtype == second.dtype, place
-        if tolerance == 0:
-            assert torch.equal(first, second), place
-        else:
-            torch.testing.assert_close(
-                first, second, rtol=1e-9, atol=tolerance, msg=lambda text: f"{place}: {text}"
-            )
-    else:
-        assert first == pytest.approx(second, abs=tolerance), place
+    return federations.run
 
 
 @pytest.fixture(scope="session")
 def assert_same_run() -> Callable[..., None]:
     """Check that two runs have the same scores, metrics, bytes and states; exactly if the tolerance is 0."""
-
-    def check(first: Outcome, second: Outcome, tolerance: float = 0.0, scores: bool = True) -> None:
-        if scores:
-            np.testing.assert_allclose(first.scores(), second.scores(), rtol=0, atol=tolerance)
-        _compare(first.server, second.server, tolerance, "server")
-        _compare(first.clients, second.clients, tolerance, "clients")
-        for one, other in zip(first.records, second.records, strict=True):
-            assert one.metrics == pytest.approx(other.metrics, rel=0, abs=tolerance, nan_ok=True)
-            assert (one.uplink, one.downlink) == (other.uplink, other.downlink)
-
-    return check
+    return federations.require_same_run
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.platform.federation.cohort import Task
 from fedatlas.platform.graphs.edges import undirected
 from fedatlas.platform.graphs.graph import ClientGraph
-
-from .conftest import Federation
+from fedatlas.sweeps.federations import Federation
 
 CLASSES, FEATURES = 3, 5
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-import numpy as np
 import pytest
-import torch
 from pydantic import ValidationError
 
 from fedatlas.algorithms.backbones import BACKBONES
 from fedatlas.algorithms.registry import ALGORITHMS, algorithm_type, create, validate
-from fedatlas.platform.errors import ConfigurationError, FedatlasError
-from fedatlas.platform.federation.coordinator import Coordinator, Schedule
-from fedatlas.platform.federation.messages import Upload
-from fedatlas.platform.federation.runtime import CohortLost, InlineRuntime
+from fedatlas.platform.errors import ConfigurationError
+from fedatlas.sweeps import checks
+from fedatlas.sweeps.checks import Subject
+from fedatlas.sweeps.federations import ODD
 
 every_method = pytest.mark.parametrize("name", ALGORITHMS)
 every_pair = pytest.mark.parametrize(
@@ -28,194 +24,69 @@ every_pair = pytest.mark.parametrize(
 )
 
 
-def settings(name, **options):
-    """Settings under which every source of randomness and every kind of state is in use."""
-    known = algorithm_type(name).configuration_type.model_fields
-    wanted = {"input_dropout": 0.2, "activation": "elu", "epochs": 2, **options}
-    return {option: value for option, value in wanted.items() if option in known}
+def subject(name, backbone=None):
+    return Subject(algorithm_type(name), backbone)
 
 
 @every_pair
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_results_do_not_depend_on_placement(
-    make_federation, make_method, run, assert_same_run, name, backbone, sparse
-):
-    federation = make_federation(sparse=sparse)
-    method = make_method(name, backbone, **settings(name))
-    together = run(method, federation)
-    for per_cohort in (1, 2, 3):
-        assert_same_run(run(method, federation, per_cohort=per_cohort), together, 1e-5)
+def test_results_do_not_depend_on_placement(name, backbone, sparse):
+    checks.placement(subject(name, backbone), sparse)
 
 
 @every_method
-def test_single_precision_agrees_between_placements(make_federation, make_method, run, name):
-    federation = make_federation()
-    method = make_method(name, **settings(name))
-    together, apart = (run(method, federation, per_cohort=k, precision="float32") for k in (4, 1))
-    for part, weight in together.clients["weights"].items():
-        torch.testing.assert_close(weight, apart.clients["weights"][part], rtol=0, atol=1e-3)
+def test_single_precision_agrees_between_placements(name):
+    checks.single_precision(subject(name))
 
 
 @every_method
-def test_a_run_repeats_bit_for_bit(make_federation, make_method, run, assert_same_run, name):
-    federation = make_federation()
-    method = make_method(name, **settings(name))
-    assert_same_run(run(method, federation), run(method, federation))
+def test_a_run_repeats_bit_for_bit(name):
+    checks.repetition(subject(name))
 
 
 @every_method
-def test_another_seed_gives_another_run(make_federation, make_method, run, name):
-    federation = make_federation()
-    method = make_method(name, **settings(name))
-    other = dataclasses.replace(federation, task=dataclasses.replace(federation.task, seed=1))
-    first, second = run(method, federation).clients, run(method, other).clients
-    assert all(not torch.allclose(w, second["weights"][part]) for part, w in first["weights"].items())
-
-
-def stopped(method, federation, schedule, rounds, per_cohort=None):
-    """Start a run and leave it after some rounds, as if it had been killed."""
-    coordinator = Coordinator(federation.job(method), InlineRuntime(per_cohort), schedule)
-    coordinator.start()
-    for _ in range(rounds):
-        coordinator.advance()
+def test_another_seed_gives_another_run(name):
+    checks.another_seed(subject(name))
 
 
 @every_method
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_a_resumed_run_equals_the_uninterrupted_one(
-    make_federation, make_method, run, assert_same_run, tmp_path, name, rounds
-):
+def test_a_resumed_run_equals_the_uninterrupted_one(name, rounds):
     """Stopped before, at and after the checkpoint of round 2."""
-    federation = make_federation()
-    method = make_method(name, **settings(name))
-    options = {"rounds": 5, "checkpoint_every": 2, "checkpoint_path": tmp_path / "run.checkpoint"}
-    stopped(method, federation, Schedule(**options), rounds)
-    assert options["checkpoint_path"].exists() == (rounds >= 2 or method.preparation_steps > 0)
-    assert_same_run(run(method, federation, **options), run(method, federation, rounds=5))
+    checks.resumption(subject(name), rounds)
 
 
 @every_method
-def test_a_run_can_be_resumed_under_another_placement(
-    make_federation, make_method, run, assert_same_run, tmp_path, name
-):
-    federation = make_federation()
-    method = make_method(name, **settings(name))
-    options = {"rounds": 5, "checkpoint_every": 2, "checkpoint_path": tmp_path / "run.checkpoint"}
-    stopped(method, federation, Schedule(**options), 3, per_cohort=3)
-    resumed = run(method, federation, per_cohort=1, **options)
-    assert_same_run(resumed, run(method, federation, rounds=5), 1e-5)
-
-
-class Dying(InlineRuntime):
-    """Loses a cohort in some rounds, once each, after its clients have already trained."""
-
-    def __init__(self, rounds):
-        super().__init__(2)
-        self.left = list(rounds)
-        self.recoveries = 0
-
-    def round(self, broadcast, round_number, score=True, participants=None):
-        reports = super().round(broadcast, round_number, score, participants)
-        if round_number in self.left:
-            self.left.remove(round_number)
-            raise CohortLost("killed by the test")
-        return reports
-
-    def recover(self):
-        self.recoveries += 1
-        super().recover()
+def test_a_run_can_be_resumed_under_another_placement(name):
+    checks.resumption_elsewhere(subject(name))
 
 
 @every_method
 @pytest.mark.parametrize("lost", [(0,), (3,), (1, 4, 4)], ids=str)
-def test_a_lost_cohort_does_not_change_the_result(
-    make_federation, make_method, run, assert_same_run, name, lost
-):
-    federation = make_federation()
-    method = make_method(name, **settings(name))
-    runtime = Dying(lost)
-    outcome = run(method, federation, rounds=5, runtime=runtime, checkpoint_every=2)
-    assert runtime.recoveries == len(lost)
-    assert_same_run(outcome, run(method, federation, rounds=5, per_cohort=2))
+def test_a_lost_cohort_does_not_change_the_result(name, lost):
+    checks.lost_cohort(subject(name), lost)
 
 
 @every_method
-def test_edge_cases_stay_finite_and_do_not_depend_on_placement(
-    odd_federation, make_method, run, assert_same_run, name
-):
-    method = make_method(name, **settings(name, epochs=1))
-    outcome = run(method, odd_federation, rounds=3)
-    for state in (outcome.server, outcome.clients):
-        assert all(tensor.isfinite().all() for tensor in tensors_of(state))
-    for record in outcome.records:
-        assert np.isfinite(list(record.metrics.values())).all()
-        for scores, role in ((record.client_validation, "validation"), (record.client_test, "test")):
-            assert np.isfinite(scores).tolist() == [
-                defined(g, role, odd_federation) for g in odd_federation.graphs
-            ]
-    assert_same_run(run(method, odd_federation, rounds=3, per_cohort=1), outcome, 1e-5)
-
-
-def tensors_of(state):
-    for value in state.values():
-        if isinstance(value, dict):
-            yield from tensors_of(value)
-        elif isinstance(value, torch.Tensor):
-            yield value
-
-
-def defined(graph, role, federation):
-    """Whether a client has a score: it has nodes of the role, of both classes if the score is an AUC."""
-    labels = graph.labels[getattr(graph, role)]
-    return len(set(labels)) == 2 if federation.task.metric == "auc" else len(labels) > 0
+@pytest.mark.parametrize("case", ODD)
+def test_edge_cases_stay_finite_and_do_not_depend_on_placement(name, case):
+    checks.edge_case(subject(name), case)
 
 
 @every_method
-def test_labels_of_validation_and_test_nodes_are_never_used(
-    make_federation, make_method, run, assert_same_run, name
-):
-    federation = make_federation()
-    changed = federation
-    for m, graph in enumerate(federation.graphs):
-        changed = changed.changed(m, labels=np.where(graph.train, graph.labels, (graph.labels + 1) % 3))
-    # AdaFGL may select its extractor by validation scores; training itself must not see the labels.
-    method = make_method(name, **settings(name, extractor="last"))
-    first, second = run(method, federation), run(method, changed)
-    assert_same_run(first, second, scores=False)
-    assert (first.scores() != second.scores()).any()
+def test_labels_of_validation_and_test_nodes_are_never_used(name):
+    checks.hidden_labels(subject(name))
 
 
 @every_method
-def test_local_training_leaves_the_broadcast_alone(make_federation, make_method, name):
+def test_local_training_leaves_the_broadcast_alone(name):
     """A broadcast may lie in shared, read-only memory."""
-    federation = make_federation()
-    method = make_method(name, **settings(name))
-    runtime = InlineRuntime()
-    runtime.setup(federation.job(method))
-    broadcast = method.broadcast(method.init(federation.task), 0)
-    before = {field: tensor.clone() for field, tensor in broadcast.common.items()}
-    runtime.round(broadcast, 0)
-    runtime.round(broadcast, 1)
-    for field, tensor in before.items():
-        assert torch.equal(broadcast.common[field], tensor)
+    checks.untouched_broadcast(subject(name))
 
 
 @every_method
-def test_an_uploaded_field_that_is_not_declared_is_refused(make_federation, make_method, monkeypatch, name):
-    federation = make_federation()
-    method = make_method(name)
-    update = method.update
-
-    def and_more(client, cohort, round_number):
-        result = update(client, cohort, round_number)
-        extra = {**result.upload.fields, "labels/all": cohort.labels}
-        return dataclasses.replace(result, upload=Upload(extra))
-
-    monkeypatch.setattr(method, "update", and_more)
-    coordinator = Coordinator(federation.job(method), InlineRuntime(), Schedule(1))
-    coordinator.start()
-    with pytest.raises(FedatlasError, match=f"{name} uploads undeclared fields: labels"):
-        coordinator.advance()
+def test_an_uploaded_field_that_is_not_declared_is_refused(name):
+    checks.declared_fields(subject(name))
 
 
 @every_method
@@ -233,10 +104,10 @@ def test_traffic_of_weights(make_federation, make_method, run, name):
 
 
 @every_method
-def test_description_is_complete_and_plain(make_method, name):
-    method = make_method(name, **settings(name))
+def test_description_is_complete_and_plain(name):
+    checks.description(subject(name))
+    method = subject(name).method()
     assert method.name == name
-    assert method.version >= 1
     assert method.describe()["backbone"] == method.default_backbone
     assert validate(name, method.configuration.model_dump(mode="json")) == method.configuration
 

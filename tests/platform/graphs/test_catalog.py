@@ -1,4 +1,4 @@
-"""The catalog describes eleven sets consistently and leaves no pickle unchecked."""
+"""The catalog describes its sets consistently and leaves no pickle unchecked."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ ALL = [catalog.entry(name) for name in catalog.names()]
 WITH_STANDINS = ALL + [catalog.entry(name) for name in catalog.standin_names()]
 
 
-def test_the_eleven_sets_are_there_under_their_names() -> None:
+def test_the_sets_are_there_under_their_names() -> None:
     assert set(catalog.names()) == {
         *("cora", "citeseer", "pubmed", "amazon-computers", "amazon-photo", "ogbn-arxiv"),
         *("roman-empire", "amazon-ratings", "minesweeper", "tolokers", "questions"),
+        *("actor", "chameleon-filtered", "squirrel-filtered"),
     }
     assert [entry.name for entry in WITH_STANDINS] == [*catalog.names(), *catalog.standin_names()]
 
@@ -68,7 +69,11 @@ def test_standin_keeps_the_protocol_of_its_set() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("coraa", "did you mean cora"), ("standin:roman", "standin:roman-empire"), ("xyz", "valid: amazon-")],
+    [
+        ("coraa", "did you mean cora"),
+        ("standin:roman", "standin:roman-empire"),
+        ("xyz", "valid: actor, amazon-"),
+    ],
 )
 def test_unknown_name_is_refused_with_the_closest_names(name: str, hint: str) -> None:
     with pytest.raises(ConfigurationError, match=f"unknown data set '{name}'") as refusal:
