@@ -82,6 +82,7 @@ def run(
     import torch
     from tqdm.auto import tqdm
 
+    from fedatlas.platform.graphs.description import describe_clients
     from fedatlas.platform.graphs.federated import build
     from fedatlas.platform.tracking.destination import require_results_folder
     from fedatlas.platform.tracking.tracker import Tracker
@@ -117,6 +118,7 @@ def run(
     ) as driver:
         record = recording.Recording(work, SINGLE_RUNS, plans[0], tracker)
         record.partition_sha256 = federated.partition_sha256
+        record.clients = describe_clients(federated).to_dict("records")
         _, record.startup = driver.start()
         record.open()
         try:
