@@ -200,11 +200,14 @@ def _comparison(scores: Scores, row: Row, reference: Row, shared: list[tuple[Col
 
 
 def ranking(table: ScenarioTable) -> Ranking | None:
-    """Friedman's test over the ranked columns of a table; None with fewer than three rows or two columns."""
+    """Friedman's test over scenarios in which all ranked rows have every seed.
+
+    While there are fewer than two such scenarios, the row that is complete in the fewest is left out. None
+    with fewer than three rows.
+    """
     from scipy import stats
 
-    rows = [row for row in table.rows if row in table.average_rank]
-    columns = table.ranked
+    rows, columns = _comparable(table)
     if len(rows) < 3 or len(columns) < 2:
         return None
     scores = np.array([[table.cells[row, column].mean for row in rows] for column in columns])
@@ -217,7 +220,8 @@ def ranking(table: ScenarioTable) -> Ranking | None:
     rest = count * (k - 1) - chi2
     f = (count - 1) * chi2 / rest if rest > 1e-12 else math.inf
     critical = critical_difference(k, count)
-    ranks = {row: table.average_rank[row] for row in rows}
+    average = stats.rankdata(-scores, axis=1).mean(axis=0)
+    ranks = {row: float(rank) for row, rank in zip(rows, average, strict=True)}
     return Ranking(
         ranks=ranks,
         scenarios=count,
@@ -228,6 +232,23 @@ def ranking(table: ScenarioTable) -> Ranking | None:
         critical=critical,
         groups=_groups(ranks, critical),
     )
+
+
+def _comparable(table: ScenarioTable) -> tuple[list[Row], list[Column]]:
+    complete = {
+        row: {
+            column
+            for column in table.columns
+            if (row, column) in table.cells and table.cells[row, column].complete
+        }
+        for row in table.rows
+    }
+    rows = [row for row in table.rows if complete[row]]
+    while True:
+        columns = [column for column in table.columns if all(column in complete[row] for row in rows)]
+        if len(columns) >= 2 or len(rows) <= 3:
+            return rows, columns
+        rows.remove(min(rows, key=lambda row: len(complete[row])))
 
 
 def _groups(ranks: Mapping[Row, float], critical: float) -> tuple[tuple[Row, ...], ...]:
