@@ -55,6 +55,7 @@ from fedatlas.algorithms.weight_sharing import (
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.contract import MethodConfiguration
 from fedatlas.platform.federation.messages import Broadcast, Tensors, Upload
+from fedatlas.platform.federation.phases import CALIBRATION, REFINEMENT, phase
 from fedatlas.platform.federation.state import transient
 
 
@@ -165,6 +166,10 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
 
     def aggregate(self, server: FedGMCServer, upload: Upload, round_number: int) -> FedGMCServer:
         server = super().aggregate(server, upload, round_number)
+        with phase(REFINEMENT):
+            return self._refined(server, upload)
+
+    def _refined(self, server: FedGMCServer, upload: Upload) -> FedGMCServer:
         configuration, fields = self.configuration, upload.fields
         if configuration.semantic and configuration.refinement:
             step = simplex.refine_anchors(
@@ -227,6 +232,12 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
         representation: Representation,
         round_number: int,
     ) -> Mapping[str, Tensor]:
+        with phase(CALIBRATION):
+            return self._terms(client, cohort, representation, round_number)
+
+    def _terms(
+        self, client: FedGMCClient, cohort: Cohort, representation: Representation, round_number: int
+    ) -> Mapping[str, Tensor]:
         terms: dict[str, Tensor] = {}
         semantic, structural = self.configuration.weight("semantic"), self.configuration.weight("structural")
         assert representation.ego is not None
@@ -251,10 +262,11 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
         client.logits = representation.logits
         fields: Tensors = {}
         geometry: Tensors = {}
-        if self.configuration.semantic:
-            self._semantic_upload(client, cohort, representation, fields, geometry)
-        if self.configuration.structural:
-            self._structural_upload(client, cohort, representation, round_number, fields, geometry)
+        with phase(CALIBRATION):
+            if self.configuration.semantic:
+                self._semantic_upload(client, cohort, representation, fields, geometry)
+            if self.configuration.structural:
+                self._structural_upload(client, cohort, representation, round_number, fields, geometry)
         client.geometry = geometry
         return fields
 

@@ -95,6 +95,9 @@ class PersonalisedAveraging(
     def server_snapshot(self, server: ServerT) -> dict[str, Tensor]:
         return {"mixing": server.mixing}
 
+    def mixing_matrix(self, server: ServerT) -> Tensor | None:
+        return server.mixing if server.mixing.numel() else None
+
     def _server(self, weights: Tensors, task: Task) -> ServerT:
         return PersonalisedServer(weights)  # type: ignore[return-value]
 

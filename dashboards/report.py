@@ -1,74 +1,126 @@
-"""The report of a sweep: one HTML page that needs nothing else and loads nothing from the network."""
+"""The page of a study: one HTML file that needs nothing else and loads nothing from the network."""
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedatlas.dashboards.cells import UNKNOWN, Repetition, scenario_title, unfinished
-from fedatlas.dashboards.figures import Style, convergence, method_styles
+from fedatlas.dashboards import page
+from fedatlas.dashboards.cells import dataset_title
+from fedatlas.dashboards.figures import FIELD_PALETTE, PALETTE, PHASE_COLOURS, method_styles
 from fedatlas.dashboards.footnotes import row_notes, scenario_notes
+from fedatlas.dashboards.health import duration, health
+from fedatlas.dashboards.links import runs_path, ui_address
 from fedatlas.dashboards.literature import MAIN_TABLES
+from fedatlas.dashboards.projections import Projected, casestudies
 from fedatlas.dashboards.tables import METRIC_NAMES, ScenarioTable, method_by_scenario, score_text
-from fedatlas.platform.errors import FedatlasError, TrackingError, unknown_name
+from fedatlas.dashboards.traces import traces
+from fedatlas.platform.errors import FedatlasError, unknown_name
 from fedatlas.platform.tracking import reading
 from fedatlas.platform.tracking.destination import redacted, results_folder
+from fedatlas.platform.tracking.operations import ANSWERS_TAG, DESCRIPTION_TAG, KIND_TAG
 from fedatlas.platform.tracking.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TEMPLATE = "report.html.j2"
-FAILED = ("FAILED", "KILLED")
-HASH_LENGTH = 12
-_WITHOUT_ERROR = {
-    "FINISHED": "finished without a test score",
-    "FAILED": "no error text",
-    "KILLED": "stopped from outside",
+_TEXTS = {
+    "statistics": (
+        "Statistics",
+        "Pairs are trials of two methods with the same scenario and seed; p is of the two-sided Wilcoxon "
+        "signed-rank test, adjusted by Holm over all rows. Seeds of one scenario share its partition and are "
+        "not independent: with many seeds and few scenarios these p values are too small, and those over "
+        "scenario means are the ones to trust. Intervals are bootstrapped (BCa, 2000 resamples), over "
+        "scenarios where there are six, else over pairs.",
+    ),
+    "differences": (
+        "Differences by scenario",
+        "One method at a time. Blue and + is higher, orange and − is lower; the shade grows with the size.",
+    ),
+    "convergence": (
+        "Convergence",
+        "Mean over seeds, with a band of ± one standard deviation. A button hides or shows its method. Move "
+        "over a figure, or focus it and use the arrow keys, to read values. The table says when the test "
+        "score first reaches 95 % of the reported one, and what all clients had sent and received by then.",
+    ),
+    "sensitivity": (
+        "Sensitivity",
+        "Scores under the values of one option, everything else equal; bars are ± one standard deviation.",
+    ),
+    "ablation": (
+        "Ablation",
+        "Scores without parts; the drop against the reference is printed beside each bar.",
+    ),
+    "cost": (
+        "Cost of a round",
+        "Medians over rounds, means over seeds. Transport is what the clients' phase takes beside training, "
+        "evaluation and serialisation; calibration is its forward part, its gradient belongs to training; "
+        "logging is spent outside of the round. Phases are medians of their own and need not add up to the "
+        "round. The paper's seconds are those of its own machine and placement: compare ratios, not seconds.",
+    ),
+    "clients": (
+        "Clients",
+        "Scores, holdings and mixing by client. Darker is higher within the table.",
+    ),
+    "casestudy": (
+        "Case study",
+        "Each panel projects its two moments together, so that they share axes. Shape and colour are the "
+        "class; stars are anchors or templates. t-SNE has a fixed seed; its distances between groups mean "
+        "little.",
+    ),
 }
 
 
+class Group(NamedTuple):
+    """Neighbouring columns of one data set and partition."""
+
+    title: str
+    partition: str
+    metric: str
+    columns: tuple[int, ...]
+
+
 def report_path(experiment: str) -> Path:
-    """Where the report of a sweep goes if nothing else is said: `reports` in the results folder."""
+    """Where the page of a study goes if nothing else is said: `reports` in the results folder."""
     name = re.sub(r"[^\w.-]+", "-", experiment).strip(".") or "sweep"
     return results_folder() / "reports" / f"{name}.html"
 
 
-def write_report(store: Store, experiment: str, path: Path) -> Path:
-    """Write the report of a sweep and return its path.
+def write_report(store: Store, experiment: str, path: Path, ui: str | None = None) -> Path:
+    """Write the page of a study and return its path.
 
-    The page holds: what ran, method × scenario tables with the published figures beside, convergence curves,
-    the failures, and where every number comes from. A report that exists is replaced in one step.
+    A page that exists is replaced in one step. A study of which nothing has finished has a page too.
 
     Args:
         store: tracking store.
-        experiment: name of the sweep, which is its MLflow experiment.
+        experiment: name of the study, which is its MLflow experiment.
         path: HTML file; its folder is made.
+        ui: address of the MLflow UI that links open; see `fedatlas.dashboards.links.ui_address`.
 
     Raises:
-        FedatlasError: no such experiment, or none of its trials has finished.
+        FedatlasError: no such experiment.
     """
-    trials = _trials(store, experiment)
-    tables = method_by_scenario(trials)
-    if not tables:
-        raise FedatlasError(_nothing_finished(experiment, trials))
-    page = _render(_context(store, experiment, trials, tables))
+    trials = tracked_trials(store, experiment)
+    text = _render(_context(store, experiment, trials, ui))
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, page)
+    _replace(path, text)
     return path
 
 
-def _trials(store: Store, experiment: str) -> pd.DataFrame:
+def tracked_trials(store: Store, experiment: str) -> pd.DataFrame:
+    """Trials of a study, as `fedatlas.platform.tracking.reading.trials` returns them.
+
+    Raises:
+        FedatlasError: the store has no such study; names the closest one.
+    """
     if store.client.get_experiment_by_name(experiment) is None:
         known = [each.name for each in store.client.search_experiments() if each.name != "Default"]
         if not known:
@@ -80,169 +132,151 @@ def _trials(store: Store, experiment: str) -> pd.DataFrame:
     return reading.trials(store, experiment)
 
 
-def _nothing_finished(experiment: str, trials: pd.DataFrame) -> str:
-    counts = trials["status"].value_counts()
-    found = ", ".join(f"{count} {str(status).lower()}" for status, count in counts.items())
-    lines = [line for error in trials["error"].dropna() for line in str(error).splitlines()]
-    newest = f"; the newest error is: {lines[0]}" if lines else ""
-    return (
-        f"sweep '{experiment}' has no finished trial with a test score ({found or 'no trial'}){newest}; "
-        "run the sweep again to finish it"
-    )
-
-
-@dataclass(frozen=True)
-class Curves:
-    """The two figures of one scenario, as plotly's JSON."""
-
-    title: str
-    test: Any
-    validation: Any
-
-
-def _context(
-    store: Store, experiment: str, trials: pd.DataFrame, tables: tuple[ScenarioTable, ...]
-) -> dict[str, Any]:
+def _context(store: Store, experiment: str, trials: pd.DataFrame, ui: str | None) -> dict[str, Any]:
+    tables = method_by_scenario(trials)
     repetitions = [each for table in tables for each in table.repetitions]
     rows = list(dict.fromkeys(row for table in tables for row in table.rows))
     styles = method_styles([row.name for row in rows])
-    curves, without_curves = _curves(store, tables, styles)
-    others = _unfinished(trials)
-    failures = [each for each in others if each["status"] in FAILED]
+    found, unreadable = traces(store, repetitions)
     missing = [each for table in tables for each in table.missing]
+    state = health(store, experiment, trials)
+    experiment_id = store.experiment_id(experiment)
+    values = _values(store, tables, found, styles)
+    about = _about(store, experiment)
+    parts = [(name, *text) for name, text in _TEXTS.items() if _has(values, name)]
     return {
         "experiment": experiment,
+        **about,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": version("fedatlas"),
+        "ui": ui_address(store.uri, ui),
+        "experiment_path": f"/#/experiments/{experiment_id}",
+        "sections": _sections(tables, parts),
         "tables": tables,
+        "groups": [_groups(table) for table in tables],
+        "firsts": [{group.columns[0] for group in _groups(table)} for table in tables],
+        "path": page.cell_link,
+        "run_path": lambda run: runs_path(experiment_id, [run]),
         "papers": " and ".join(MAIN_TABLES),
         "counts": {
-            "finished": len(repetitions),
-            "failed": len(failures),
-            "open": len(others) - len(failures),
+            "methods": len(rows),
+            "scenarios": sum(len(table.columns) for table in tables),
             "missing": sum(len(each.seeds) for each in missing),
         },
-        "rows": rows,
         "seeds": sorted({each.seed for each in repetitions}),
-        "scenarios": [column for table in tables for column in table.columns],
         "missing": missing,
-        "others": others,
+        "health": state,
+        "remaining": None if state.remaining_seconds is None else duration(state.remaining_seconds),
         "row_notes": row_notes(repetitions),
         "scenario_notes": scenario_notes(repetitions),
-        "styles": styles,
-        "curves": curves,
-        "without_curves": without_curves,
-        "provenance": [_provenance(each) for each in repetitions],
+        "unreadable": unreadable,
+        "parts": parts,
+        "data": {**values, "experiment_id": experiment_id, "ui_given": ui is not None},
     }
 
 
-def _curves(
-    store: Store, tables: tuple[ScenarioTable, ...], styles: Mapping[str, Style]
-) -> tuple[list[Curves], list[str]]:
-    """Figures of every scenario, and the run ids whose rounds cannot be read."""
-    curves, unreadable = [], []
-    for table in tables:
-        for column in table.columns:
-            group = [each for each in table.repetitions if each.column == column]
-            rounds, lost = _rounds(store, group)
-            unreadable.extend(lost)
-            if rounds is None:
-                continue
-            test, validation = (
-                json.loads(convergence(rounds, styles, score, column.metric).to_json())
-                for score in ("test", "val")
-            )
-            curves.append(Curves(column.title, test, validation))
-    return curves, unreadable
+def _values(store: Store, tables: tuple[ScenarioTable, ...], found: Any, styles: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "tables": [page.table_data(store, table, found, styles) for table in tables],
+        "phases": PHASE_COLOURS,
+        "palette": PALETTE,
+        "field_palette": FIELD_PALETTE,
+        "statistics": page.statistics_data(tables[0]) if tables else None,
+        "sensitivity": [],
+        "ablation": [],
+        "casestudy": [_panels(each) for table in tables for each in casestudies(store, table)],
+        "provenance": page.provenance_data(tables),
+    }
+    if tables:
+        values.update(page.variations_data(tables[0]))
+    return values
 
 
-def _rounds(store: Store, group: list[Repetition]) -> tuple[pd.DataFrame | None, list[str]]:
-    import pandas as pd
-
-    tables, lost = [], []
-    for each in group:
-        try:
-            table = reading.rounds(store, [each.run_id])
-        except (TrackingError, OSError):
-            lost.append(each.run_id)
-            continue
-        tables.append(table.assign(method=each.row.name))
-    return (pd.concat(tables, ignore_index=True) if tables else None), lost
+def _panels(projected: Projected) -> dict[str, Any]:
+    return {"title": projected.title, "panels": [panel.plain() for panel in projected.panels]}
 
 
-def _unfinished(trials: pd.DataFrame) -> list[dict[str, Any]]:
+def _has(values: Mapping[str, Any], name: str) -> bool:
+    """Whether a part of the page has anything to show."""
+    tables = values["tables"]
+    if not tables:
+        return False
+    if name == "statistics":
+        return len(tables[0]["rows"]) > 1
+    if name == "differences":
+        return len(tables[0]["rows"]) > 1 or any(
+            cell["published"] is not None for cell in tables[0]["cells"].values()
+        )
+    if name in ("convergence", "cost"):
+        key = "curves" if name == "convergence" else "cost"
+        return any(table[key] for table in tables)
+    if name == "clients":
+        return any(table["clients"] or table["federation"] for table in tables)
+    return bool(values[name])
+
+
+def _sections(tables: tuple[ScenarioTable, ...], parts: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    titled = [(name, title) for name, title, _ in parts]
+    if not tables:
+        return [("health", "Health")]
     return [
-        {
-            "label": trial["label"] if _known(trial["label"]) else UNKNOWN,
-            "scenario": _scenario(trial),
-            "seed": int(trial["seed"]) if _known(trial["seed"]) else UNKNOWN,
-            "status": trial["status"],
-            "run_id": trial["run_id"],
-            "error": _error(trial),
-        }
-        for trial in unfinished(trials).to_dict("records")
+        ("results", "Results"),
+        ("notes", "How to read"),
+        *titled,
+        ("health", "Health"),
+        ("provenance", "Provenance"),
     ]
 
 
-def _scenario(trial: Mapping[Any, Any]) -> str:
-    if not all(_known(trial[key]) for key in ("dataset", "partition", "clients")):
-        return UNKNOWN
-    return scenario_title(trial["dataset"], trial["partition"], int(trial["clients"]))
+def _groups(table: ScenarioTable) -> list[Group]:
+    keys = [(column.dataset, column.partition, column.metric) for column in table.columns]
+    groups = []
+    for (dataset, partition, metric), members in itertools.groupby(range(len(keys)), key=keys.__getitem__):
+        groups.append(
+            Group(dataset_title(dataset), partition, METRIC_NAMES.get(metric, metric), tuple(members))
+        )
+    return groups
 
 
-def _error(trial: Mapping[Any, Any]) -> str:
-    if _known(trial["error"]):
-        return str(trial["error"])
-    if not _known(trial["label"]):
-        return "its parameters were not tracked"
-    return _WITHOUT_ERROR.get(str(trial["status"]), "")
-
-
-def _provenance(each: Repetition) -> dict[str, str]:
-    keys = ("run_id", "commit", "version", "method_version", "data_kind", "data_sha256", "placement")
-    texts = {key: str(each.trial[key]) if _known(each.trial[key]) else "–" for key in keys}
-    commit, *changed = texts["commit"].partition("-")
-    return {
-        **texts,
-        "method": each.row.name,
-        "scenario": each.column.title,
-        "seed": str(each.seed),
-        "commit": commit[:HASH_LENGTH] + "".join(changed),
-        "data_sha256": texts["data_sha256"][:HASH_LENGTH],
-        # The rest is the plan's arithmetic.
-        "placement": texts["placement"].partition(":")[0],
-    }
-
-
-def _known(value: Any) -> bool:
-    return value is not None and value == value
+def _about(store: Store, experiment: str) -> dict[str, str]:
+    """What the newest sweep says about the study."""
+    for run in store.runs(experiment, f"tags.`{KIND_TAG}` = 'sweep'"):
+        return {
+            "description": run.data.tags.get(DESCRIPTION_TAG, ""),
+            "answers": run.data.tags.get(ANSWERS_TAG, ""),
+        }
+    return {"description": "", "answers": ""}
 
 
 def _render(context: Mapping[str, Any]) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
 
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["score"] = score_text
-    source = files("fedatlas.dashboards").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    return environment.from_string(source).render(
+    environment.filters["signed"] = lambda value: f"{value:+.2f}".replace("-", "−")
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    # Style and script are the only parts that are not escaped; scripts without the nonce do not run.
+    return environment.from_string(_file("page.html.j2")).render(
         context,
-        # The only part that is not escaped; scripts without the nonce do not run.
-        plotly=Markup(get_plotlyjs()),
+        css=Markup(_file("page.css")),
+        script=Markup(_file("page.js")),
         nonce=secrets.token_urlsafe(16),
-        metrics=METRIC_NAMES,
     )
 
 
+def _file(name: str) -> str:
+    return files("fedatlas.dashboards").joinpath(name).read_text(encoding="utf-8")
+
+
 def _replace(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not by `tempfile`, which would keep the page from everybody else: it may be served by a web server.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Group
 
+Kind = Literal["measured", "stale", "stand-in"]
+KINDS: tuple[Kind, ...] = ("measured", "stale", "stand-in")
 METRIC_NAMES = {"accuracy": "accuracy", "auc": "ROC-AUC"}
 NO_TRIAL = "No trial has finished."
 
@@ -32,7 +34,8 @@ class Cell:
         last: mean test score of the last round.
         seeds: seeds that count; their number is n.
         complete: every seed that any method has in this column is there.
-        best: the highest mean of the complete cells of a column with at least two of them.
+        best, second: the highest mean of the complete cells of a column with at least two of them, and the
+            next lower one.
         published: the paper's figure, if every trial is the plain method under the papers' conventions.
     """
 
@@ -42,12 +45,18 @@ class Cell:
     seeds: tuple[int, ...]
     complete: bool
     best: bool
+    second: bool
     published: Published | None
 
     @property
     def n(self) -> int:
         """Number of seeds."""
         return len(self.seeds)
+
+    @property
+    def difference(self) -> float | None:
+        """Measured minus published, in points; None where nothing is published."""
+        return None if self.published is None else self.mean - self.published.value
 
 
 @dataclass(frozen=True)
@@ -64,63 +73,83 @@ class ScenarioTable:
     """Method × scenario.
 
     Attributes:
-        kind: ``measured`` (real and generated data) or ``stand-in`` (synthetic graphs).
+        kind: ``measured`` (real and generated data), ``stale`` (computed by an earlier version of the code)
+            or ``stand-in`` (synthetic graphs).
         rows, columns: in display order.
         cells: a method that did not run in a scenario has none.
         average_rank: mean rank of each method (1 is best, ties share theirs) over the ranked columns; empty
             if there is no such column or only one method.
-        ranked_columns: number of columns in which every method of the table has every seed.
+        average: mean of each method over the ranked columns, in %; empty with fewer than two of them.
+        ranked: columns in which every method of the table has every seed.
         missing: what keeps the other columns from being ranked.
-        repetitions: the trials behind the cells.
+        groups: the trials behind each cell, by seed.
     """
 
-    kind: Literal["measured", "stand-in"]
+    kind: Kind
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
     cells: Mapping[tuple[Row, Column], Cell]
     average_rank: Mapping[Row, float]
-    ranked_columns: int
+    average: Mapping[Row, float]
+    ranked: tuple[Column, ...]
     missing: tuple[Missing, ...]
-    repetitions: tuple[Repetition, ...]
+    groups: Mapping[tuple[Row, Column], tuple[Repetition, ...]]
+
+    @property
+    def ranked_columns(self) -> int:
+        """Number of ranked columns."""
+        return len(self.ranked)
+
+    @property
+    def repetitions(self) -> tuple[Repetition, ...]:
+        """The trials behind the cells."""
+        return tuple(each for group in self.groups.values() for each in group)
 
 
 def method_by_scenario(trials: pd.DataFrame) -> tuple[ScenarioTable, ...]:
-    """Tables of the finished trials: one of real and generated data, one of stand-ins; no empty ones.
+    """Tables of the finished trials, one of each kind that is there; a trial is in one table only.
 
     Args:
         trials: as `fedatlas.platform.tracking.reading.trials` returns them.
     """
-    placed = arrange(trials)
-    measured = [each for each in placed if not each.column.stand_in]
-    stand_in = [each for each in placed if each.column.stand_in]
     tables = []
-    if measured:
-        tables.append(_table("measured", measured))
-    if stand_in:
-        tables.append(_table("stand-in", stand_in))
-    return tuple(tables)
+    stale = trials["stale"].notna()
+    for part, is_stale in ((trials[~stale], False), (trials[stale], True)):
+        placed: dict[Kind, list[Repetition]] = {}
+        for each in arrange(part):
+            kind: Kind = "stand-in" if each.column.stand_in else "stale" if is_stale else "measured"
+            placed.setdefault(kind, []).append(each)
+        tables += [_table(kind, group) for kind, group in placed.items()]
+    return tuple(sorted(tables, key=lambda table: KINDS.index(table.kind)))
 
 
-def _table(kind: Literal["measured", "stand-in"], placed: list[Repetition]) -> ScenarioTable:
+def _table(kind: Kind, placed: list[Repetition]) -> ScenarioTable:
     rows = tuple(sorted({each.row for each in placed}, key=row_order))
     columns = tuple(sorted({each.column for each in placed}, key=column_order))
     groups: dict[tuple[Row, Column], list[Repetition]] = {}
     for each in placed:
         groups.setdefault((each.row, each.column), []).append(each)
-    seeds = {column: {each.seed for each in placed if each.column == column} for column in columns}
+    seeds: dict[Column, set[int]] = {}
+    for each in placed:
+        seeds.setdefault(each.column, set()).add(each.seed)
     means = {key: _mean(group, "test_score") for key, group in groups.items()}
     complete = {key: {each.seed for each in group} == seeds[key[1]] for key, group in groups.items()}
     cells: dict[tuple[Row, Column], Cell] = {}
+    leaders = {
+        column: _two_highest([means[row, column] for row in rows if complete.get((row, column))])
+        for column in columns
+    }
     for key, group in groups.items():
         row, column = key
-        rivals = [means[row, column] for row in rows if complete.get((row, column))]
+        best, second = (complete[key] and _same(means[key], value) for value in leaders[column])
         cells[key] = Cell(
             mean=means[key],
             std=100 * float(np.std([each.trial["test_score"] for each in group])),
             last=_mean(group, "last_test_score"),
             seeds=tuple(each.seed for each in group),
             complete=complete[key],
-            best=complete[key] and len(rivals) > 1 and bool(np.isclose(means[key], max(rivals), atol=1e-9)),
+            best=best,
+            second=second,
             published=_published(group),
         )
     ranked = [column for column in columns if all(complete.get((row, column)) for row in rows)]
@@ -140,10 +169,25 @@ def _table(kind: Literal["measured", "stand-in"], placed: list[Repetition]) -> S
         columns,
         cells,
         _average_rank(rows, ranked, means),
-        len(ranked),
+        {row: float(np.mean([means[row, column] for column in ranked])) for row in rows}
+        if len(ranked) > 1
+        else {},
+        tuple(ranked),
         tuple(missing),
-        tuple(placed),
+        {key: tuple(group) for key, group in groups.items()},
     )
+
+
+def _two_highest(means: list[float]) -> tuple[float, float]:
+    """The highest value and the next lower one; NaN where there is none, or no rival."""
+    if len(means) < 2:
+        return np.nan, np.nan
+    highest = max(means)
+    return highest, max((value for value in means if not _same(value, highest)), default=np.nan)
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) < 1e-9
 
 
 def _mean(group: Iterable[Repetition], key: str, unit: float = 100) -> float:
@@ -196,7 +240,7 @@ SUMMARY_COLUMNS = (
 def summary_table(trials: pd.DataFrame) -> pd.DataFrame:
     """One row per method and scenario, from the finished trials.
 
-    Columns: `data` (``measured`` or ``stand-in``), `method`, `scenario`, `metric`, `test_mean`, `test_std`
+    Columns: `data` (a kind of table), `method`, `scenario`, `metric`, `test_mean`, `test_std`
     (population) and `last_mean` in %, `seconds_per_round` (median over seeds of the trials' medians, s),
     `uplink_mb` and `downlink_mb` (all clients, mean per round, 1 MB = 1e6 bytes), `n` (seeds).
 
@@ -211,7 +255,7 @@ def summary_table(trials: pd.DataFrame) -> pd.DataFrame:
             for row in table.rows:
                 if (cell := table.cells.get((row, column))) is None:
                     continue
-                group = [each for each in table.repetitions if (each.row, each.column) == (row, column)]
+                group = table.groups[row, column]
                 seconds = float(np.median([each.trial["seconds_per_round"] for each in group]))
                 values = (
                     table.kind,
@@ -239,7 +283,7 @@ _FIGURES: tuple[tuple[str, Show], ...] = (
     ("MB down", lambda row: f"{row['downlink_mb']:.4g}"),
     ("n", lambda row: str(row["n"])),
 )
-_NOT_A_RESULT = "synthetic graph, not a result"
+_WARNINGS = {"stand-in": "synthetic graph, not a result", "stale": "of an earlier version of the code"}
 
 
 def summary_as_rich(summary: pd.DataFrame) -> Group:
@@ -253,7 +297,7 @@ def summary_as_rich(summary: pd.DataFrame) -> Group:
     for row in _records(summary):
         scenario = (row["data"], row["scenario"], row["metric"])
         if scenario not in tables:
-            warning = f" ({_NOT_A_RESULT})" if row["data"] == "stand-in" else ""
+            warning = f" ({_WARNINGS[row['data']]})" if row["data"] in _WARNINGS else ""
             title = Text(f"{row['scenario']}: {row['metric']}{warning}")
             table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
             table.add_column("method", overflow="fold")

@@ -157,6 +157,7 @@ class _Writer(tune.Callback):
         position = int(trial.config["position"])
         recording = self.recordings[position]
         recording.startup = float(result.get("startup_seconds", recording.startup))
+        recording.clients = result.get("clients", recording.clients)
         recording.partition_sha256 = result.get("partition_sha256", recording.partition_sha256)
         recording.add([RoundRecord.from_plain(record) for record in result.get("records", [])])
         recording.flush()

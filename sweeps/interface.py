@@ -118,6 +118,7 @@ def run(
     import torch
     from tqdm.auto import tqdm
 
+    from fedatlas.platform.graphs.description import client_rows
     from fedatlas.platform.graphs.federated import build
     from fedatlas.platform.tracking.destination import require_results_folder
     from fedatlas.platform.tracking.tracker import Tracker
@@ -154,6 +155,7 @@ def run(
     ) as driver:
         record = recording.Recording(work, SINGLE_RUNS, plans[0], tracker)
         record.partition_sha256 = federated.partition_sha256
+        record.clients = client_rows(federated)
         _, record.startup = driver.start()
         record.open()
         try:
@@ -320,6 +322,7 @@ class Study:
         """
         from fedatlas.platform.federation.cluster import connected
         from fedatlas.platform.tracking.destination import require_results_folder, tracking_uri
+        from fedatlas.platform.tracking.operations import ANSWERS_TAG
         from fedatlas.platform.tracking.tracker import Tracker
         from fedatlas.sweeps.driver import StudyOutcome, alone, begin_anew, mark_stale, run_study
 
@@ -345,7 +348,7 @@ class Study:
                 mark_stale(found, store)
             outcome = StudyOutcome()
             if found.todo:
-                tags = {"fedatlas.answers": ", ".join(self.file.answers)} if self.file.answers else {}
+                tags = {ANSWERS_TAG: ", ".join(self.file.answers)} if self.file.answers else {}
                 outcome = run_study(self.name, found, tracker, show, self.file.export, tags)
             outcome.held_back = found.failed
             if tracker is not None and tracker.store is not None:

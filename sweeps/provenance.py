@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
+import sys
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,6 +47,28 @@ def commit() -> str:
     return f"{head}-dirty" if changed else head or "unknown"
 
 
+@cache
+def hardware() -> str:
+    """Processor, cores, memory and GPUs of this machine, where the driver runs."""
+    parts = [f"{_processor()}, {os.cpu_count()} CPUs"]
+    with suppress(OSError, ValueError):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        parts.append(f"{memory / 2**30:.0f} GiB")
+    # Importing torch only to ask would cost a second where nothing trains in this process.
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        parts += [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return ", ".join(parts)
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
 def tags(scenario: Scenario, data_sha256: str) -> dict[str, str]:
     """Tags of a run: identity of code and data."""
     versions = {f"fedatlas.{name}": _installed(name) for name in LIBRARIES}
@@ -55,6 +80,7 @@ def tags(scenario: Scenario, data_sha256: str) -> dict[str, str]:
         "fedatlas.data_sha256": data_sha256,
         "fedatlas.metric": metric_of(scenario),
         "fedatlas.metis": metis_binding(),
+        "fedatlas.hardware": hardware(),
         **versions,
     }
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,10 @@ REPLACED_TAG = "fedatlas.replaced"
 """On runs whose trial is run anew although it had finished."""
 STALE_TAG = "fedatlas.stale"
 """On runs whose code has changed since, with what has changed."""
+CLIENTS_FILE = "federation.parquet"
+"""Of a trial: what every client holds, see `fedatlas.platform.graphs.description.describe_clients`."""
+MIXING_FILE = "mixing.parquet"
+"""Of a trial of a personalised method: `round, client` and the shares `from_0 .. from_{M-1}`."""
 RUN_ID_FILE = "run_id"
 """Beside the files of a trial: the local name of its tracked run, which the store keeps as `RUN_TAG`.
 
@@ -75,6 +80,19 @@ def clients_table(records: Sequence[RoundRecord]) -> pd.DataFrame:
         )
     ]
     return pd.DataFrame(rows, columns=["round", "client", "validation", "test"])
+
+
+def mixing_table(records: Sequence[RoundRecord]) -> pd.DataFrame | None:
+    """One row per kept round and client: how much it takes from each client; None if nothing was kept."""
+    import pandas as pd
+
+    rows = [
+        {"round": record.round, "client": client, **{f"from_{m}": share for m, share in enumerate(shares)}}
+        for record in records
+        if record.mixing is not None
+        for client, shares in enumerate(record.mixing)
+    ]
+    return pd.DataFrame(rows) if rows else None
 
 
 def summary(planned: Planned, result: RunResult, placement: str, startup: float) -> dict[str, Any]:
@@ -123,6 +141,13 @@ class Recording:
         placement: placement kind and its arithmetic.
         tracker: None leaves the tracking store out.
         parent: local name or id of the parent run.
+
+    Attributes:
+        records: finished rounds.
+        startup: seconds before round 0.
+        partition_sha256: identity of the division.
+        clients: what every client holds, rows of `CLIENTS_FILE`.
+        logging: seconds spent in sending figures to the store so far.
     """
 
     planned: Planned
@@ -133,6 +158,8 @@ class Recording:
     records: list[RoundRecord] = field(default_factory=list)
     startup: float = 0.0
     partition_sha256: str = ""
+    clients: Sequence[dict[str, Any]] = ()
+    logging: float = 0.0
     _run: str | None = None
     _waiting: list[tuple[str, float, int]] = field(default_factory=list)
     _logged_to: int = -1
@@ -192,9 +219,11 @@ class Recording:
 
     def flush(self) -> None:
         """Send waiting figures to the store."""
+        begin = time.perf_counter()
         if self.tracker is not None and self._run is not None:
             self.tracker.points(self._run, self._waiting)
         self._waiting = []
+        self.logging += time.perf_counter() - begin
 
     def finish(self) -> dict[str, Any]:
         """Write files and artifacts, mark the run finished, then write the summary and drop the checkpoint.
@@ -206,6 +235,7 @@ class Recording:
         kind = self.placement.split(":", 1)[0]
         content = {
             **summary(self.planned, result, kind, self.startup),
+            "logging_seconds_per_round": self.logging / len(self.records),
             "partition_sha256": self.partition_sha256,
             "run_id": self.run_id,
             "tracking_uri": None if self.tracker is None else redacted(self.tracker.uri),
@@ -236,6 +266,8 @@ class Recording:
             )
 
     def _write_files(self) -> list[Path]:
+        import pandas as pd
+
         self.folder.mkdir(parents=True, exist_ok=True)
         rounds, clients = self.folder / "rounds.parquet", self.folder / "clients.parquet"
         rounds_table(self.records).to_parquet(rounds, index=False)
@@ -248,12 +280,23 @@ class Recording:
         configuration.write_text(yaml.safe_dump(resolved, sort_keys=False))
         placement = self.folder / "placement.txt"
         placement.write_text(self.placement + "\n")
+        described = []
+        for name, table in (
+            (CLIENTS_FILE, pd.DataFrame(list(self.clients)) if self.clients else None),
+            (MIXING_FILE, mixing_table(self.records)),
+        ):
+            if table is not None:
+                table.to_parquet(self.folder / name, index=False)
+                described.append(self.folder / name)
         staged = export_path(self.study, self.planned.fingerprint)
         tables = casestudy.merge(staged, self.folder / "casestudy") if staged.exists() else []
-        return [rounds, clients, configuration, placement, *tables]
+        return [rounds, clients, configuration, placement, *described, *tables]
 
 
-_SUMMARY_KEYS = {entry.name for entry in dataclasses.fields(RunResult)} | {"startup_seconds"}
+_SUMMARY_KEYS = {entry.name for entry in dataclasses.fields(RunResult)} | {
+    "startup_seconds",
+    "logging_seconds_per_round",
+}
 
 
 def note_failure(study: str, planned: Planned, error: str) -> None:

@@ -20,6 +20,7 @@ from ray import tune
 from fedatlas.platform.errors import DataError, FedatlasError
 from fedatlas.platform.federation.coordinator import Coordinator
 from fedatlas.platform.federation.placement import PlacementPlan
+from fedatlas.platform.graphs.description import client_rows
 from fedatlas.platform.graphs.federated import build
 from fedatlas.platform.graphs.graph import FederatedGraph
 from fedatlas.sweeps import casestudy
@@ -124,6 +125,7 @@ class FederatedTrial(tune.Trainable):
             "records": [record.to_plain() for record in self._coordinator.records],
             "startup_seconds": self._coordinator.startup_seconds,
             "partition_sha256": federated.partition_sha256,
+            "clients": client_rows(federated),
         }
 
     def _run(self, report: dict[str, Any]) -> None:

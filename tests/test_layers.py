@@ -65,9 +65,9 @@ def test_client_actors_import_torch_but_no_graph_library() -> None:
     """An actor that imports torch_geometric takes seconds longer to start and 100 MB more."""
     loaded = loaded_after("import fedatlas.platform.federation.actors, fedatlas.algorithms.registry")
     assert "ray" in loaded
-    assert not loaded & {"mlflow", "torch_geometric", "ogb", "sklearn", "ot", "pymetis", "plotly"}
+    assert not loaded & {"mlflow", "torch_geometric", "ogb", "sklearn", "ot", "pymetis", "matplotlib"}
 
 
 def test_the_command_line_starts_without_heavy_imports() -> None:
     loaded = loaded_after("import fedatlas.sweeps.commands")
-    assert not loaded & {"torch", "ray", "mlflow", "pandas", "plotly", "sklearn", "torch_geometric"}
+    assert not loaded & {"torch", "ray", "mlflow", "pandas", "matplotlib", "sklearn", "torch_geometric"}

@@ -26,6 +26,7 @@ from fedatlas.platform.federation.contract import Algorithm
 from fedatlas.platform.federation.coordinator import Coordinator, Schedule, Snapshot
 from fedatlas.platform.federation.host import CohortHost, CohortReport
 from fedatlas.platform.federation.messages import Broadcast, Ragged, Upload
+from fedatlas.platform.federation.phases import SERIALISATION, collected, phase
 from fedatlas.platform.federation.placement import PlacementPlan
 from fedatlas.platform.federation.records import RoundRecord
 from fedatlas.platform.federation.runtime import CohortLost, Job
@@ -107,7 +108,13 @@ class CohortActor:
         participants: Collection[int] | None,
     ) -> tuple[Own, CohortReport]:
         """Train, evaluate and upload in one call; the upload travels as arrays."""
-        return _sent(self._leased().round(_received(common, own), round_number, score, participants))
+        with collected() as marked:
+            with phase(SERIALISATION):
+                broadcast = _received(common, own)
+            report = self._leased().round(broadcast, round_number, score, participants)
+            with phase(SERIALISATION):
+                fields, rest = _sent(report)
+        return fields, dataclasses.replace(rest, seconds={**rest.seconds, **marked})
 
     def prepare(self, common: Arrays, own: Own, step: int) -> tuple[Own, CohortReport]:
         """One preparation step; the upload travels as arrays."""
@@ -294,7 +301,9 @@ class ActorRuntime:
         score: bool = True,
         participants: Collection[int] | None = None,
     ) -> list[CohortReport]:
-        return _returned(self._send("round", broadcast, round_number, score, participants))
+        results = self._send("round", broadcast, round_number, score, participants)
+        with phase(SERIALISATION):
+            return _returned(results)
 
     def prepare(self, broadcast: Broadcast, step: int) -> list[CohortReport]:
         return _returned(self._send("prepare", broadcast, step))
@@ -329,11 +338,13 @@ class ActorRuntime:
 
     def _send(self, call: str, broadcast: Broadcast, *arguments: Any) -> list[Any]:
         """Results of a call on every actor with its part of a broadcast."""
-        common = ray.put(to_arrays(broadcast.common))
+        with phase(SERIALISATION):
+            common = ray.put(to_arrays(broadcast.common))
         calls: list[Any] = []
         for actor, group in zip(self._actors, self._groups, strict=True):
-            part = Broadcast({}, broadcast.personal, broadcast.ragged).for_clients(group)
-            own: Own = (to_arrays(part.personal), to_ragged_arrays(part.ragged))
+            with phase(SERIALISATION):
+                part = Broadcast({}, broadcast.personal, broadcast.ragged).for_clients(group)
+                own: Own = (to_arrays(part.personal), to_ragged_arrays(part.ragged))
             calls.append(getattr(actor, call).remote(common, own, *arguments))
         return _get(calls)
 

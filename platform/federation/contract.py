@@ -164,6 +164,10 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         """What the server holds that is worth a figure, by name."""
         return {}
 
+    def mixing_matrix(self, server: ServerT) -> Tensor | None:
+        """How much client i takes from client j, [M, M]; None if all receive the same."""
+        return None
+
     def describe(self) -> dict[str, Any]:
         """What tables say about the method: at least `backbone` and `aggregation`."""
         return {"backbone": None, "aggregation": "own"}

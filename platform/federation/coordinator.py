@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
 
 from fedatlas.platform.errors import FedatlasError
 from fedatlas.platform.federation import state as states
 from fedatlas.platform.federation.checkpoint import Checkpoint
 from fedatlas.platform.federation.host import CohortReport
 from fedatlas.platform.federation.messages import Broadcast, concatenate, undeclared
+from fedatlas.platform.federation.phases import collected
 from fedatlas.platform.federation.records import Preparation, RoundRecord, RunResult, summarise
 from fedatlas.platform.federation.runtime import CohortLost, Job, Runtime
 from fedatlas.platform.federation.scores import ClientWeighting, Scores, client_mean
 from fedatlas.platform.randomness import SERVER, stream
 
 EvaluationPoint = Literal["after_local", "after_aggregate"]
+MIXING_ROUNDS = 10
+"""In how many rounds, evenly spaced from the first to the last, the mixing matrix is kept."""
 MAX_RECOVERIES = 3
 """How often clients may be lost between two checkpoints before the run gives up."""
 
@@ -86,6 +90,12 @@ class Coordinator:
         self._committed: Checkpoint | None = None
         self._recoveries = 0
         self._weights = _score_weights(job, schedule.weighting)
+        self._mixing_rounds = frozenset(
+            np.linspace(0, schedule.rounds - 1, min(MIXING_ROUNDS, schedule.rounds))
+            .round()
+            .astype(int)
+            .tolist()
+        )
         self.startup_seconds = 0.0
 
     @property
@@ -199,10 +209,12 @@ class Coordinator:
         sent = time.perf_counter()
         local = self._schedule.evaluation == "after_local"
         participants = self._participants(number)
-        reports = self._runtime.round(broadcast, number, local, participants)
+        with collected() as moved:
+            reports = self._runtime.round(broadcast, number, local, participants)
         received = time.perf_counter()
         upload = concatenate([report.upload for report in reports])
-        self._server = self._algorithm.aggregate(self._server, upload, number)
+        with collected() as server:
+            self._server = self._algorithm.aggregate(self._server, upload, number)
         aggregated = time.perf_counter()
         if local:
             scores = [report.scores for report in reports if report.scores is not None]
@@ -218,9 +230,13 @@ class Coordinator:
             "aggregate": aggregated - received,
             "round": time.perf_counter() - begin,
         }
+        seconds.update(_marked(reports, moved, server))
         received_by = broadcast if participants is None else broadcast.for_clients(participants)
         downlink = received_by.bytes_per_field(len(participants or self._job.graphs))
-        self._record(number, scores, reports, diagnostics, upload.bytes_per_field(), downlink, seconds)
+        mixing = self._algorithm.mixing_matrix(self._server) if number in self._mixing_rounds else None
+        self._record(
+            number, scores, reports, diagnostics, upload.bytes_per_field(), downlink, seconds, mixing
+        )
 
     def _participants(self, number: int) -> tuple[int, ...] | None:
         share = self._schedule.participation
@@ -258,6 +274,7 @@ class Coordinator:
         uplink: dict[str, int],
         downlink: dict[str, int],
         seconds: dict[str, float],
+        mixing: Tensor | None = None,
     ) -> None:
         validation = np.concatenate([score.validation for score in scores])
         test = np.concatenate([score.test for score in scores])
@@ -278,6 +295,7 @@ class Coordinator:
                 downlink=downlink,
                 seconds=seconds,
                 preparation=self._preparation if prepared else None,
+                mixing=None if mixing is None else tuple(tuple(row) for row in mixing.tolist()),
             )
         )
 
@@ -329,6 +347,15 @@ class Coordinator:
 
 def _slowest(reports: Sequence[CohortReport], phase: str) -> float:
     return max(report.seconds[phase] for report in reports)
+
+
+def _marked(reports: Sequence[CohortReport], *here: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of marked phases: of the slowest cohort, and of this process on top."""
+    names = {name for report in reports for name in report.seconds} - {"train", "evaluate"}
+    marked = {name: max(report.seconds.get(name, 0.0) for report in reports) for name in sorted(names)}
+    for found in here:
+        marked.update({name: marked.get(name, 0.0) + value for name, value in found.items()})
+    return marked
 
 
 def _score_weights(job: Job, weighting: ClientWeighting) -> np.ndarray | None:

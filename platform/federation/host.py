@@ -16,6 +16,7 @@ from fedatlas.platform.federation import state as states
 from fedatlas.platform.federation.cohort import Precision, Task, stack
 from fedatlas.platform.federation.contract import Algorithm, LocalUpdate
 from fedatlas.platform.federation.messages import Broadcast, Upload, undeclared
+from fedatlas.platform.federation.phases import collected
 from fedatlas.platform.federation.scores import Scores, evaluate
 from fedatlas.platform.graphs.graph import ClientGraph
 
@@ -28,8 +29,8 @@ class CohortReport:
         upload: fields [k, ...] and one tensor per client of the ragged ones.
         scores: scores [k] after local training and before aggregation; None if they were not asked for.
         metrics: tracked figures [k] of local training.
-        seconds: wall time of the phases ``train`` (with what the method computes for its upload) and
-            ``evaluate``.
+        seconds: wall time of ``train`` (with what the method computes for its upload), ``evaluate`` and the
+            phases that the method marks in its training, see `fedatlas.platform.federation.phases`.
     """
 
     upload: Upload
@@ -81,8 +82,9 @@ class CohortHost:
             NonFiniteError: a loss or an uploaded field is not finite.
         """
         begin = time.perf_counter()
-        self._receive(broadcast)
-        result = self._update(round_number, participants)
+        with collected() as marked:
+            self._receive(broadcast)
+            result = self._update(round_number, participants)
         self._check(result.upload, result.metrics, f"round {round_number}")
         trained = time.perf_counter()
         scores = self._scores() if score else None
@@ -91,7 +93,7 @@ class CohortHost:
             upload=result.upload.map(Tensor.cpu),
             scores=scores,
             metrics=_figures(result.metrics),
-            seconds={"train": trained - begin, "evaluate": done - trained},
+            seconds={"train": trained - begin, "evaluate": done - trained, **marked},
         )
 
     def prepare(self, broadcast: Broadcast, step: int) -> CohortReport:

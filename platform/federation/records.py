@@ -45,6 +45,8 @@ class RoundRecord:
         uplink, downlink: bytes of all clients, by field group.
         seconds: wall time by phase; ``round`` is the whole.
         preparation: of round 0, what was exchanged before it, if anything.
+        mixing: how much client i takes from client j after the round, [M][M]; of some rounds of methods that
+            give every client an average of its own.
     """
 
     round: int
@@ -57,6 +59,7 @@ class RoundRecord:
     downlink: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     preparation: Preparation | None = None
+    mixing: tuple[tuple[float, ...], ...] | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """Nested plain values, for checkpoints and messages."""
@@ -65,13 +68,14 @@ class RoundRecord:
     @staticmethod
     def from_plain(values: dict[str, Any]) -> RoundRecord:
         """Inverse of `to_plain`."""
-        before = values["preparation"]
+        before, mixing = values["preparation"], values.get("mixing")
         return RoundRecord(
             **{
                 **values,
                 "client_validation": tuple(values["client_validation"]),
                 "client_test": tuple(values["client_test"]),
                 "preparation": None if before is None else Preparation(**before),
+                "mixing": None if mixing is None else tuple(map(tuple, mixing)),
             }
         )
 

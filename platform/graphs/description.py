@@ -182,6 +182,14 @@ def describe_clients(federated: FederatedGraph, whole: Graph | None = None) -> p
     return pd.DataFrame(rows)
 
 
+def client_rows(federated: FederatedGraph) -> list[dict[str, object]]:
+    """The same, without lost edges, as plain rows that travel between processes."""
+    return [
+        {str(key): value for key, value in row.items()}
+        for row in describe_clients(federated).to_dict("records")
+    ]
+
+
 def _histogram(labels: Array, classes: int) -> tuple[int, ...]:
     return tuple(np.bincount(labels, minlength=classes).tolist())
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
+from fedatlas.platform.errors import TrackingError
 from fedatlas.platform.tracking.operations import FINGERPRINT_TAG, KIND_TAG, SUMMARY_PREFIX
 from fedatlas.platform.tracking.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 PARAMS = {
     "dataset": str,
@@ -37,6 +42,9 @@ TAGS = (
     "method_version",
     "placement",
     "error",
+    "stale",
+    "hardware",
+    "python",
 )
 SUMMARY = (
     "best_round",
@@ -48,44 +56,89 @@ SUMMARY = (
     "undefined_test_clients",
     "seconds_per_round",
     "startup_seconds",
+    "logging_seconds_per_round",
     "uplink_bytes_per_round",
     "downlink_bytes_per_round",
+    "preparation_seconds",
+    "preparation_uplink_bytes",
+    "preparation_downlink_bytes",
+)
+
+
+_RUN = (
+    *("run_id", "parent_id", "experiment_id", "fingerprint", "status"),
+    *("artifacts", "attempts", "started", "ended"),
 )
 
 
 def trials(store: Store, experiment: str) -> pd.DataFrame:
     """One row per trial of an experiment: of each fingerprint the newest finished run, else the newest.
 
-    Columns: `run_id`, `parent_id`, `fingerprint`, `status` (MLflow's), the keys of `PARAMS`, `TAGS` and
-    `SUMMARY` (scores in [0, 1], seconds, bytes; missing values where a trial has not finished), and `params`,
-    the JSON of all parameters.
+    Columns: `run_id`, `parent_id`, `experiment_id`, `fingerprint`, `status` (MLflow's), `artifacts` (their
+    address), `attempts` (runs of the fingerprint), `started` and `ended` (seconds since 1970), the keys of
+    `PARAMS`, `TAGS` and `SUMMARY` (scores in [0, 1], seconds, bytes; missing values where a trial has not
+    finished), and `params`, the JSON of all parameters.
     """
     import pandas as pd
 
     chosen: dict[str, Any] = {}
+    attempts: Counter[str] = Counter()
     for run in store.runs(experiment, f"tags.`{KIND_TAG}` = 'trial'"):
         fingerprint = run.data.tags.get(FINGERPRINT_TAG, "")
         before = chosen.setdefault(fingerprint, run)
+        attempts[fingerprint] += 1
         if before.info.status != "FINISHED" and run.info.status == "FINISHED":
             chosen[fingerprint] = run
-    rows = [_row(run, fingerprint) for fingerprint, run in chosen.items()]
-    columns = ["run_id", "parent_id", "fingerprint", "status", *PARAMS, *TAGS, *SUMMARY, "params"]
-    return pd.DataFrame(rows, columns=columns)
+    rows = [_row(run, fingerprint, attempts[fingerprint]) for fingerprint, run in chosen.items()]
+    return pd.DataFrame(rows, columns=[*_RUN, *PARAMS, *TAGS, *SUMMARY, "params"])
 
 
-def _row(run: Any, fingerprint: str) -> dict[str, Any]:
+def _row(run: Any, fingerprint: str, attempts: int) -> dict[str, Any]:
     data = run.data
     row: dict[str, Any] = {
         "run_id": run.info.run_id,
         "parent_id": data.tags.get("mlflow.parentRunId"),
+        "experiment_id": run.info.experiment_id,
         "fingerprint": fingerprint,
         "status": run.info.status,
+        "artifacts": run.info.artifact_uri,
+        "attempts": attempts,
+        "started": None if run.info.start_time is None else run.info.start_time / 1000,
+        "ended": None if run.info.end_time is None else run.info.end_time / 1000,
         "params": json.dumps(data.params, sort_keys=True),
     }
     row.update({key: kind(data.params[key]) for key, kind in PARAMS.items() if key in data.params})
     row.update({key: data.tags.get(f"fedatlas.{key}") for key in TAGS})
     row.update({key: data.metrics.get(f"{SUMMARY_PREFIX}{key}") for key in SUMMARY})
     return row
+
+
+def artifact(store: Store, run_id: str, address: str | None, name: str) -> pa.Table:
+    """A Parquet artifact of a run.
+
+    Args:
+        store: where it is downloaded from unless the address is a folder of this machine.
+        run_id: MLflow id.
+        address: of the run's artifacts, column `artifacts` of `trials`.
+        name: of the file.
+
+    Raises:
+        TrackingError: there is no such artifact, or it cannot be read.
+    """
+    import pyarrow.parquet as pq
+
+    if address is not None and address.startswith("file:"):
+        # Asking MLflow for each of ten thousand files takes longer than reading them.
+        path = Path(url2pathname(urlparse(address).path)) / name
+        try:
+            return pq.ParquetFile(path).read(use_threads=False)
+        except (OSError, ValueError) as error:
+            raise TrackingError(f"artifact {name} of run {run_id} cannot be read: {error}") from error
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return pq.read_table(store.download(run_id, name, Path(folder)))
+        except (OSError, ValueError) as error:
+            raise TrackingError(f"artifact {name} of run {run_id} cannot be read: {error}") from error
 
 
 def rounds(store: Store, run_ids: Iterable[str]) -> pd.DataFrame:

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedatlas.dashboards.health import duration
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -154,13 +156,6 @@ def print_failures(console: Console, outcome: StudyOutcome) -> None:
             console.print(f"[red]{len(cells)} trials {what}[/red]{hint}:", highlight=False)
         for cell, error in cells.items():
             console.print(f"  {cell}: {error}", highlight=False, markup=False, soft_wrap=True)
-
-
-def duration(seconds: float) -> str:
-    """A time in words."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 @contextmanager

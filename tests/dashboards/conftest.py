@@ -39,6 +39,7 @@ def trial_record(algorithm: str = "fedavg", test: float | None = 0.8, **changes:
         entry(dataset),
     )
     record: dict[str, Any] = {
+        "files": {},
         "params": {
             "dataset": "cora",
             "partition": "metis",
@@ -74,7 +75,9 @@ def trial_record(algorithm: str = "fedavg", test: float | None = 0.8, **changes:
             "placement": "inline: as asked",
         },
         "summary": {
+            "best_round": 4,
             "test_score": test,
+            "worst_decile_test_score": None if test is None else test - 0.2,
             "last_test_score": None if test is None else test - 0.01,
             "seconds_per_round": 0.25,
             "uplink_bytes_per_round": 2_500_000.0,
@@ -83,9 +86,12 @@ def trial_record(algorithm: str = "fedavg", test: float | None = 0.8, **changes:
         "status": "FINISHED",
     }
     for key, value in changes.items():
-        home = next((part for part in ("tags", "summary") if key in record[part] or key == "error"), "params")
-        if key == "status":
-            record["status"] = value
+        home = next(
+            (part for part in ("tags", "summary") if key in record[part] or key in ("error", "stale")),
+            "params",
+        )
+        if key in ("status", "files"):
+            record[key] = value
         else:
             name = key.replace("method_", "method.", 1) if home == "params" else key
             record[home][name] = value
@@ -110,14 +116,49 @@ def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["run_id", "status", *PARAMS, *TAGS, *SUMMARY, "params"])
 
 
-def write_trials(experiment: str, records: Sequence[Mapping[str, Any]], folder: Path) -> Store:
+def files_of(score: float, more: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Artifacts of a trial of three clients and five rounds, with the further ones of its record."""
+    steps = [score - 0.02 * (4 - step) for step in range(5)]
+    rounds = {
+        "round": range(5),
+        "test/score": steps,
+        "val/score": [score - 0.03 * (4 - step) for step in range(5)],
+        "comm/uplink_bytes": 2_000_000.0,
+        "comm/downlink_bytes": 1_000_000.0,
+        "comm/uplink_weights_bytes": 1_500_000.0,
+        "comm/uplink_size_bytes": 500_000.0,
+        "comm/downlink_weights_bytes": 1_000_000.0,
+        "time/train_seconds": 0.2,
+        "time/evaluate_seconds": 0.05,
+        "time/clients_seconds": 0.3,
+        "time/aggregate_seconds": 0.02,
+        "time/round_seconds": 0.35,
+    }
+    clients = [
+        (step, client, steps[step] - 0.05, steps[step] + 0.1 * (client - 1))
+        for step in range(5)
+        for client in range(3)
+    ]
+    return {
+        "rounds.parquet": pd.DataFrame(rounds),
+        "clients.parquet": pd.DataFrame(clients, columns=["round", "client", "validation", "test"]),
+        **more,
+    }
+
+
+def write_trials(
+    experiment: str,
+    records: Sequence[Mapping[str, Any]],
+    folder: Path,
+    about: Mapping[str, str] | None = None,
+) -> Store:
     """Track the records as trials of a sweep; finished ones get per-round and per-client tables."""
 
     def fail(text: str) -> None:
         raise AssertionError(text)
 
     tracker = Tracker(fail)
-    parent = tracker.open(experiment, experiment, {}, {"fedatlas.kind": "sweep"})
+    parent = tracker.open(experiment, experiment, {}, {"fedatlas.kind": "sweep", **(about or {})})
     for number, record in enumerate(records):
         tags = {f"fedatlas.{key}": str(value) for key, value in record["tags"].items() if key != "error"}
         tags |= {"fedatlas.kind": "trial", "fedatlas.fingerprint": f"{experiment}-{number}"}
@@ -128,15 +169,10 @@ def write_trials(experiment: str, records: Sequence[Mapping[str, Any]], folder: 
             place = folder / f"{experiment}-{number}"
             place.mkdir()
             score = record["summary"]["test_score"]
-            rounds = pd.DataFrame(
-                {
-                    "round": range(5),
-                    "test/score": [score - 0.02 * (4 - step) for step in range(5)],
-                    "val/score": [score - 0.03 * (4 - step) for step in range(5)],
-                }
-            )
-            rounds.to_parquet(place / "rounds.parquet")
-            tracker.file(run, place / "rounds.parquet")
+            files = {} if score is None else files_of(score, record.get("files", {}))
+            for name, table in files.items():
+                table.to_parquet(place / name)
+                tracker.file(run, place / name)
         error = record["tags"].get("error")
         tracker.close(run, record["status"], {"fedatlas.error": error} if error else {})
     tracker.close(parent, "FINISHED")
@@ -144,7 +180,7 @@ def write_trials(experiment: str, records: Sequence[Mapping[str, Any]], folder: 
     return tracker.store
 
 
-Write = Callable[[str, Sequence[Mapping[str, Any]]], Store]
+Write = Callable[..., Store]
 
 
 @pytest.fixture(scope="module")
@@ -160,4 +196,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def write(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Write:
     """Writes trials into the store of `results`."""
-    return lambda experiment, records: write_trials(experiment, records, tmp_path_factory.mktemp("files"))
+    return lambda experiment, records, **about: write_trials(
+        experiment, records, tmp_path_factory.mktemp("files"), about
+    )

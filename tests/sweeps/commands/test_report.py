@@ -63,7 +63,7 @@ def test_an_error_of_the_report_is_passed_on() -> None:
 def test_the_command_imports_nothing_heavy() -> None:
     code = (
         "import sys, fedatlas.sweeps.commands.report;"
-        "print([name for name in ('torch', 'pandas', 'plotly', 'mlflow', 'ray') if name in sys.modules])"
+        "print([name for name in ('torch', 'pandas', 'jinja2', 'mlflow', 'ray') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
