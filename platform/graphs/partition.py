@@ -18,6 +18,7 @@ from fedatlas.platform.randomness import SERVER, stream
 
 Mode: TypeAlias = Literal["metis", "metis-overlap", "random", "louvain", "label-skew"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+"""How the nodes of one graph are divided; `fedatlas.platform.graphs.dealing` has those of sets of graphs."""
 DRAWS = 5
 """Overlapping clients drawn from each METIS part."""
 CONCENTRATION = 0.5
