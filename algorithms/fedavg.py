@@ -14,6 +14,7 @@ from fedatlas.algorithms.weight_sharing import (
     WeightSharingConfiguration,
 )
 from fedatlas.platform.federation.contract import MethodConfiguration
+from fedatlas.platform.graphs.graph import Level
 
 
 class FedAvg(WeightSharing[WeightSharingConfiguration, SharedServer, SharedClient]):
@@ -25,6 +26,7 @@ class FedAvg(WeightSharing[WeightSharingConfiguration, SharedServer, SharedClien
 
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg"
+    levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
     partial_participation: ClassVar[bool] = True
 
 

@@ -23,6 +23,7 @@ from fedatlas.platform.federation.cohort import Cohort
 from fedatlas.platform.federation.contract import MethodConfiguration
 from fedatlas.platform.federation.messages import Broadcast, Tensors, unprefixed
 from fedatlas.platform.federation.state import transient
+from fedatlas.platform.graphs.graph import Level
 
 
 class FedProxConfiguration(WeightSharingConfiguration):
@@ -49,6 +50,7 @@ class FedProx(WeightSharing[FedProxConfiguration, SharedServer, FedProxClient]):
 
     name: ClassVar[str] = "fedprox"
     title: ClassVar[str] = "FedProx"
+    levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
     partial_participation: ClassVar[bool] = True
     note: ClassVar[str] = "with one local epoch identical to FedAvg"
     configuration_type: ClassVar[type[MethodConfiguration]] = FedProxConfiguration

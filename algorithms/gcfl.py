@@ -15,11 +15,12 @@ from fedatlas.algorithms.clustering import cosines, minimum_cut, standardised, w
 from fedatlas.algorithms.mixing import PersonalisedAveraging, PersonalisedConfiguration, PersonalisedServer
 from fedatlas.algorithms.optimizer import AdamState
 from fedatlas.algorithms.search_spaces import between
-from fedatlas.algorithms.weight_sharing import SharedClient
+from fedatlas.algorithms.weight_sharing import SharedClient, Step
 from fedatlas.platform.federation.cohort import Cohort, Task
 from fedatlas.platform.federation.contract import MethodConfiguration
 from fedatlas.platform.federation.messages import Tensors, Upload, unprefixed
 from fedatlas.platform.federation.state import transient
+from fedatlas.platform.graphs.graph import Level
 
 Criterion = Literal["relative", "absolute"]
 Similarity = Literal["updates", "gradient_norms"]
@@ -127,6 +128,7 @@ class GCFL(PersonalisedAveraging[GCFLConfiguration, GCFLServer, GCFLClient]):
 
     name: ClassVar[str] = "gcfl"
     title: ClassVar[str] = "GCFL"
+    levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
     note: ClassVar[str] = "splits by a relative criterion; the published thresholds never split here"
     uploads: ClassVar[frozenset[str]] = PersonalisedAveraging.uploads | {"gradient_norm"}
     configuration_type: ClassVar[type[MethodConfiguration]] = GCFLConfiguration
@@ -168,14 +170,22 @@ class GCFL(PersonalisedAveraging[GCFLConfiguration, GCFLServer, GCFLClient]):
         return {"gradient_norm/last": client.gradient_norm}
 
     def _gradients(
-        self, client: GCFLClient, cohort: Cohort, round_number: int, epoch: int
+        self, client: GCFLClient, step: Step, round_number: int
     ) -> tuple[dict[str, Tensor], Tensors]:
-        losses, found = super()._gradients(client, cohort, round_number, epoch)
+        losses, found = super()._gradients(client, step, round_number)
         if self.configuration.similarity == "gradient_norms":
-            squared = torch.zeros(len(cohort.clients), dtype=cohort.dtype, device=cohort.device)
+            squared = torch.zeros(
+                len(step.cohort.clients), dtype=step.cohort.dtype, device=step.cohort.device
+            )
             for name in shared_names(found, self.configuration.travelling):
                 squared += found[name].square().flatten(1).sum(dim=1)
-            client.gradient_norm = squared.sqrt()
+            if step.rows is None:
+                client.gradient_norm = squared.sqrt()
+            elif client.gradient_norm is not None:
+                client.gradient_norm.index_copy_(0, step.rows, squared.sqrt())
+            else:
+                assert client.taken is not None
+                client.gradient_norm = step.spread(squared.sqrt(), len(client.taken))
         return losses, found
 
     def _server(self, weights: Tensors, task: Task) -> GCFLServer:

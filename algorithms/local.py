@@ -13,6 +13,7 @@ from fedatlas.algorithms.weight_sharing import (
     WeightSharingConfiguration,
 )
 from fedatlas.platform.federation.contract import MethodConfiguration
+from fedatlas.platform.graphs.graph import Level
 
 
 class LocalConfiguration(WeightSharingConfiguration):
@@ -29,4 +30,5 @@ class Local(WeightSharing[LocalConfiguration, SharedServer, SharedClient]):
 
     name: ClassVar[str] = "local"
     title: ClassVar[str] = "Local"
+    levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
     configuration_type: ClassVar[type[MethodConfiguration]] = LocalConfiguration

@@ -15,15 +15,19 @@ from fedatlas.algorithms.fedgnn import FedGNN
 from fedatlas.algorithms.fedgta import FedGTA
 from fedatlas.algorithms.fedici import FedICI
 from fedatlas.algorithms.fediih import FedIIH
+from fedatlas.algorithms.fednova import FedNova
 from fedatlas.algorithms.fedper import FedPer
 from fedatlas.algorithms.fedprox import FedProx
 from fedatlas.algorithms.fedpub import FedPUB
 from fedatlas.algorithms.fedsage import FedSage, FedSagePlus
 from fedatlas.algorithms.fedssa import FedSSA
+from fedatlas.algorithms.fedstar import FedStar
 from fedatlas.algorithms.fedtad import FedTAD
 from fedatlas.algorithms.gcfl import GCFL, GCFLPlus
 from fedatlas.algorithms.local import Local
 from fedatlas.algorithms.references import ALGORITHM_GROUP, checked, discovered, is_reference, load
+from fedatlas.algorithms.scaffold import SCAFFOLD
+from fedatlas.algorithms.seal import SEAL, SEALB
 from fedatlas.platform.errors import invalid_values, unknown_name
 from fedatlas.platform.federation.contract import Algorithm, MethodConfiguration
 
@@ -34,6 +38,8 @@ ALGORITHMS: dict[str, type[Method]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "fedopt": FedOpt,
+    "scaffold": SCAFFOLD,
+    "fednova": FedNova,
     "fedper": FedPer,
     "gcfl": GCFL,
     "gcflplus": GCFLPlus,
@@ -49,6 +55,9 @@ ALGORITHMS: dict[str, type[Method]] = {
     "fedici": FedICI,
     "fedssa": FedSSA,
     "fedgmc": FedGMC,
+    "fedstar": FedStar,
+    "sealb": SEALB,
+    "seal": SEAL,
 }
 
 

@@ -7,7 +7,7 @@ own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 
@@ -24,12 +24,16 @@ from fedatlas.algorithms.aggregation import (
     weighted_mean,
 )
 from fedatlas.algorithms.backbones import BACKBONES, Activation, Backbone, Representation, backbone_type
-from fedatlas.algorithms.optimizer import AdamState, adam_step
+from fedatlas.algorithms.backbones.graph_level import Readout
+from fedatlas.algorithms.decorrelation import correlation_penalty
+from fedatlas.algorithms.optimizer import AdamState, adam_step, client_adam_step, sgd_step
 from fedatlas.platform.errors import ConfigurationError
+from fedatlas.platform.federation.batching import scattered, scored_batches, training_batches
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.contract import Algorithm, LocalUpdate, MethodConfiguration
 from fedatlas.platform.federation.messages import Broadcast, Tensors, Upload, prefixed, unprefixed
 from fedatlas.platform.federation.state import transient
+from fedatlas.platform.graphs.graph import Level
 
 
 class WeightSharingConfiguration(MethodConfiguration):
@@ -60,6 +64,16 @@ class WeightSharingConfiguration(MethodConfiguration):
     shared: Shared = Field("all", description="which parameters travel")
     client_weights: ClientWeights = Field("uniform", description="weights of clients in the aggregation")
     local_lr: float = Field(0.1, gt=0, description="fedopt with E > 1: rate of the local gradient steps")
+    optimizer: Literal["adam", "sgd"] | None = Field(None, description="local optimizer; adam if not given")
+    momentum: float | None = Field(None, ge=0, lt=1, description="momentum of sgd; 0 if not given")
+    batch_size: int | None = Field(
+        None, ge=1, description="graphs of a client in one step; all if not given (graphs)"
+    )
+    repdec: float | None = Field(
+        None, ge=0, description="weight alpha of correlated representations, RepDec (graphs)"
+    )
+    heads: int | None = Field(None, ge=1, description="attention heads of all layers but the last (GAT)")
+    readout: Readout | None = Field(None, description="pooling over the nodes of a graph (GAT, GIN)")
 
     @property
     def travelling(self) -> Shared:
@@ -77,11 +91,45 @@ class SharedServer:
 
 @dataclass
 class SharedClient:
-    """Client side: stacked weights and the moments of each client's own Adam, all [k, ...]."""
+    """Client side: stacked weights and the moments of each client's own optimizer, all [k, ...].
+
+    Attributes:
+        logits: of the present weights, if known.
+        taken: local steps of this round, int64 [k].
+    """
 
     weights: Tensors
     optimizer: AdamState
     logits: Tensor | None = transient()
+    taken: Tensor | None = transient()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One local step: what it sees, and of which clients.
+
+    Attributes:
+        cohort: the whole cohort, or a batch of graphs of k' of its clients.
+        rows: positions of these clients in the whole cohort, int64 [k']; None for all in order.
+        dropout: masks of this step.
+    """
+
+    cohort: Cohort
+    rows: Tensor | None
+    dropout: Dropout
+
+    def of(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The rows of stacked tensors that belong to this step's clients."""
+        if self.rows is None:
+            return tensors
+        return {name: tensor.index_select(0, self.rows) for name, tensor in tensors.items()}
+
+    def spread(self, values: Tensor, clients: int) -> Tensor:
+        """Values [k', ...] as [k, ...], with zeros for the other clients."""
+        if self.rows is None:
+            return values
+        out = values.new_zeros(clients, *values.shape[1:])
+        return out.index_copy_(0, self.rows, values)
 
 
 ConfigurationT = TypeVar("ConfigurationT", bound=WeightSharingConfiguration)
@@ -125,6 +173,27 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
     def describe(self) -> dict[str, Any]:
         return {"backbone": self.backbone.name, "aggregation": self.configuration.aggregation}
 
+    def require(self, level: Level) -> None:
+        super().require(level)
+        if level not in self.backbone.levels:
+            fitting = " or ".join(
+                f"backbone={name}" for name, kind in BACKBONES.items() if level in kind.levels
+            )
+            raise ConfigurationError(
+                f"backbone={self.backbone.name} classifies {self.backbone.levels[0]}s, and the task is of "
+                f"{level}s: use {fitting}"
+            )
+        given = self.configuration
+        for name in ("batch_size", "repdec") if level == "node" else ():
+            if getattr(given, name) is not None:
+                raise ConfigurationError(f"{name}={getattr(given, name)} is for the classification of graphs")
+        if level == "graph" and given.aggregation == "fedopt":
+            raise ConfigurationError(
+                "aggregation=fedopt takes full-batch gradients of nodes: use aggregation=fedavg on graphs"
+            )
+        if given.momentum is not None and given.optimizer != "sgd":
+            raise ConfigurationError(f"momentum={given.momentum:g} belongs to optimizer=sgd")
+
     # Server side
 
     def init(self, task: Task) -> ServerT:
@@ -159,7 +228,17 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
         if self.configuration.aggregation == "fedopt":
             travelling = shared_names(weights, self.configuration.travelling)
             own = {name: weight for name, weight in weights.items() if name not in travelling}
-        return self._client(weights, AdamState.zeros(own), cohort)
+        weights = self.backbone.fitted(weights, cohort)
+        return self._client(weights, self._fresh_optimizer(own, cohort), cohort)
+
+    def _fresh_optimizer(self, weights: Tensors, cohort: Cohort) -> AdamState:
+        state = AdamState.zeros(weights)
+        if self.configuration.optimizer == "sgd":
+            return AdamState(first=state.first)
+        if cohort.task.level == "graph":
+            # Clients with more batches take more steps.
+            state.step = torch.zeros(len(cohort.clients), dtype=torch.int64, device=cohort.device)
+        return state
 
     def receive(self, client: ClientT, cohort: Cohort, broadcast: Broadcast) -> None:
         client.logits = None
@@ -169,9 +248,14 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
     def update(self, client: ClientT, cohort: Cohort, round_number: int) -> LocalUpdate:
         gradients: Tensors = {}
         losses: dict[str, Tensor] = {}
+        client.taken = torch.zeros(len(cohort.clients), dtype=torch.int64, device=cohort.device)
         for epoch in range(self.configuration.epochs):
-            losses, current = self._gradients(client, cohort, round_number, epoch)
-            self._step(client, cohort, current, gradients, epoch)
+            seen: list[tuple[Step, dict[str, Tensor]]] = []
+            for step in self._steps(cohort, round_number, epoch):
+                found, current = self._gradients(client, step, round_number)
+                self._step(client, cohort, step, current, gradients, epoch)
+                seen.append((step, found))
+            losses = _averaged(seen, len(cohort.clients))
         client.logits = None
         fields = {**self._sent_weights(client, gradients), **self._sizes(cohort)}
         fields.update(self.own_upload(client, cohort, round_number))
@@ -181,7 +265,15 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
         if client.logits is not None:
             return client.logits
         with torch.no_grad():
-            return self.represent(client, cohort, client.weights, None).logits
+            if cohort.task.level == "node":
+                return self.represent(client, cohort, client.weights, None).logits
+            logits = client.weights[next(iter(client.weights))].new_zeros(
+                len(cohort.clients), cohort.items, cohort.task.classes
+            )
+            for batch in scored_batches(cohort):
+                weights = {name: weight[batch.rows] for name, weight in client.weights.items()}
+                scattered(batch, self.represent(client, batch.cohort, weights, None).logits, logits)
+            return logits
 
     # What a method adds
 
@@ -236,12 +328,32 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
 
     # Steps of `update`
 
-    def _gradients(
-        self, client: ClientT, cohort: Cohort, round_number: int, epoch: int
+    def _steps(self, cohort: Cohort, round_number: int, epoch: int) -> Iterator[Step]:
+        """Steps of a local epoch: one over all nodes, or one for each batch of graphs."""
+        if cohort.task.level == "node":
+            yield Step(cohort, None, Dropout(cohort, round_number, epoch))
+            return
+        batches = training_batches(cohort, self.configuration.batch_size, round_number, epoch)
+        for number, batch in enumerate(batches):
+            everyone = len(batch.rows) == len(cohort.clients)
+            dropout = Dropout(batch.cohort, round_number, f"{epoch}.{number}")
+            yield Step(batch.cohort, None if everyone else batch.rows, dropout)
+
+    def _gradients(self, client: ClientT, step: Step, round_number: int) -> tuple[dict[str, Tensor], Tensors]:
+        """Losses [k'] and gradients [k', ...] of a step's clients at their present weights."""
+        return self._differentiated(client, step, step.of(client.weights), round_number)
+
+    def _differentiated(
+        self, client: ClientT, step: Step, weights: Mapping[str, Tensor], round_number: int
     ) -> tuple[dict[str, Tensor], Tensors]:
-        live = {name: weight.detach().requires_grad_() for name, weight in client.weights.items()}
-        representation = self.represent(client, cohort, live, Dropout(cohort, round_number, epoch))
+        """Losses [k'] and gradients [k', ...] of a step's clients at the given weights [k', ...]."""
+        cohort = step.cohort
+        live = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+        representation = self.represent(client, cohort, live, step.dropout)
         terms = {"cross_entropy": cross_entropy(cohort, representation.logits)}
+        if self.configuration.repdec is not None:
+            penalty = correlation_penalty(representation.embedding, cohort.train)
+            terms["repdec"] = self.configuration.repdec * penalty
         terms.update(self.losses(client, cohort, live, representation, round_number))
         total = torch.stack(list(terms.values())).sum(dim=0)
         names = list(live)
@@ -253,9 +365,20 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
         }
 
     def _step(
-        self, client: ClientT, cohort: Cohort, current: Tensors, gradients: Tensors, epoch: int
+        self,
+        client: ClientT,
+        cohort: Cohort,
+        step: Step,
+        current: Tensors,
+        gradients: Tensors,
+        epoch: int,
     ) -> None:
         configuration = self.configuration
+        clients = len(cohort.clients)
+        current = {name: step.spread(gradient, clients) for name, gradient in current.items()}
+        active = step.spread(step.cohort.trained, clients)
+        assert client.taken is not None
+        client.taken += active
         if configuration.aggregation == "fedopt":
             for name in shared_names(list(current), configuration.travelling):
                 gradient = current.pop(name)
@@ -264,8 +387,24 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
                 if epoch + 1 < configuration.epochs:
                     client.weights[name].sub_(gradient, alpha=configuration.local_lr)
         if current:
-            self._descend(client.weights, current, client.optimizer, cohort.trained)
+            self._descend_locally(client, current, active)
         self.stepped(client, cohort)
+
+    def _descend_locally(self, client: ClientT, gradients: Tensors, active: Tensor) -> None:
+        """One step of the clients' own optimizers.
+
+        Args:
+            client: state with weights and moments [k, ...].
+            gradients: [k, ...].
+            active: bool [k], clients that take the step.
+        """
+        given, rates = self.configuration, {name: self.rates(name) for name in gradients}
+        if given.optimizer == "sgd":
+            sgd_step(client.weights, gradients, client.optimizer, rates, given.momentum or 0.0, active)
+        elif isinstance(client.optimizer.step, Tensor):
+            client_adam_step(client.weights, gradients, client.optimizer, rates, active)
+        else:
+            self._descend(client.weights, gradients, client.optimizer, active)
 
     def _descend(
         self, weights: Tensors, gradients: Tensors, optimizer: AdamState, active: Tensor | None = None
@@ -286,7 +425,7 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
             return {}
         return {
             "size/train_nodes": cohort.train.sum(dim=1).to(torch.int32),
-            "size/nodes": cohort.nodes.sum(dim=1).to(torch.int32),
+            "size/nodes": cohort.held.to(torch.int32),
         }
 
 
@@ -311,7 +450,20 @@ def _network(kind: type[Backbone], configuration: MethodConfiguration) -> Backbo
     return kind(**{key: value for key, value in values.items() if key in own and value is not None})
 
 
+def _averaged(seen: Sequence[tuple[Step, dict[str, Tensor]]], clients: int) -> dict[str, Tensor]:
+    """Mean of each loss over the steps that a client has taken, [k]."""
+    if len(seen) == 1 and seen[0][0].rows is None:
+        return seen[0][1]
+    count = sum(step.spread(torch.ones_like(next(iter(found.values()))), clients) for step, found in seen)
+    assert isinstance(count, Tensor)
+    return {
+        name: torch.stack([step.spread(found[name], clients) for step, found in seen]).sum(dim=0)
+        / count.clamp(min=1)
+        for name in seen[0][1]
+    }
+
+
 def cross_entropy(cohort: Cohort, logits: Tensor) -> Tensor:
-    """Mean cross-entropy over each client's training nodes, [k]; 0 for a client without any."""
+    """Mean cross-entropy over each client's training items, [k]; 0 for a client without any."""
     picked = torch.log_softmax(logits, dim=2).gather(2, cohort.labels[..., None])[..., 0]
     return cohort.masked_mean(-picked, cohort.train)

@@ -62,7 +62,7 @@ def settings(trial: Mapping[str, Any]) -> dict[str, str]:
     usual = dict(protocol(str(trial["dataset"])))
     if (algorithm := str(trial["algorithm"])) in ALGORITHMS:
         usual |= {OPTION + key: value for key, value in _defaults(algorithm).items()}
-        usual["backbone"] = str(ALGORITHMS[algorithm].default_backbone)
+        usual["backbone"] = _backbone(algorithm, str(trial["dataset"]))
     # Tracked twice: by its own name and as an option.
     if (option := f"{OPTION}aggregation") in usual:
         aggregation = given.get("aggregation", given.get(option, usual[option]))
@@ -87,11 +87,13 @@ def is_plain(trial: Mapping[str, Any], given: Mapping[str, str]) -> bool:
         return False
     usual, tuned = protocol(dataset), preset(algorithm, dataset)
     return (
-        given["backbone"] == str(method.default_backbone)
+        given["backbone"] == _backbone(algorithm, dataset)
         and given["precision"] == usual["precision"]
         and not changed_options(algorithm, dataset, given)
         and all(
-            given.get(key) in (usual.get(key), str(tuned.get(key, usual.get(key)))) for key in EXPERIMENT_KEYS
+            given.get(key) in (usual.get(key), str(tuned.get(key, usual.get(key))))
+            for key in EXPERIMENT_KEYS
+            if key != "backbone"
         )
     )
 
@@ -114,6 +116,10 @@ def tuned_training(given: Mapping[str, str]) -> dict[str, str]:
     usual = _as_tracked(WeightSharingConfiguration.model_validate({}).model_dump(mode="json"))
     options = {key: given.get(OPTION + key) for key in TRAINING}
     return {key: value for key, value in options.items() if value is not None and value != usual[key]}
+
+
+def _backbone(algorithm: str, dataset: str) -> str:
+    return str(preset(algorithm, dataset).get("backbone", ALGORITHMS[algorithm].default_backbone))
 
 
 @cache

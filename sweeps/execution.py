@@ -83,6 +83,7 @@ def job(resolved: Resolved, federated: FederatedGraph) -> Job:
         classes=federated.classes,
         metric=federated.metric,
         seed=given.seed,
+        level=federated.level,
     )
     return Job(resolved.method(), federated.clients, task, given.precision)
 

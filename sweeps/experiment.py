@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fedatlas.algorithms.backbones import backbone_type
 from fedatlas.algorithms.presets import EXPERIMENT_KEYS, preset
 from fedatlas.algorithms.references import absolute, code_sha256, is_reference, short
-from fedatlas.algorithms.registry import Method, algorithm_type, create
+from fedatlas.algorithms.registry import ALGORITHMS, Method, algorithm_type, create
 from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
 from fedatlas.platform.federation.cohort import Precision
 from fedatlas.platform.federation.coordinator import EvaluationPoint
 from fedatlas.platform.federation.placement import PLACEMENTS
 from fedatlas.platform.federation.scores import ClientWeighting
-from fedatlas.platform.graphs.catalog import entry
+from fedatlas.platform.graphs.catalog import Entry, entry
 from fedatlas.platform.graphs.federated import (
     Scenario,
     concrete,
@@ -187,6 +187,21 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
+def _check_level(algorithm: str, published: Entry) -> None:
+    """Refuse a method that classifies something else.
+
+    Raises:
+        ConfigurationError: with the methods that fit.
+    """
+    if published.level in algorithm_type(algorithm).levels:
+        return
+    fitting = ", ".join(name for name, kind in ALGORITHMS.items() if published.level in kind.levels)
+    what = "one graph whose nodes are classified" if published.level == "node" else "graphs to classify"
+    raise ConfigurationError(
+        f"algorithm={algorithm} does not fit {published.name}, which is {what}: use one of {fitting}"
+    )
+
+
 def experiment(values: Mapping[str, Any]) -> Experiment:
     """Check the values of an experiment.
 
@@ -229,11 +244,14 @@ def resolve(given: Experiment) -> Resolved:
     rounds = given.rounds or tuned.pop("rounds", published.rounds)
     epochs = given.epochs or tuned.pop("epochs", published.epochs)
     features = tuned.pop("features", "default") if given.features == "default" else given.features
+    backbone = given.backbone or tuned.pop("backbone", None)
     options = {key: value for key, value in tuned.items() if key not in EXPERIMENT_KEYS}
     options.update(given.options)
     if "epochs" in kind.configuration_type.model_fields:
         options["epochs"] = epochs
-    method = create(given.algorithm, given.backbone, options)
+    _check_level(given.algorithm, published)
+    method = create(given.algorithm, backbone, options)
+    method.require(published.level)
     about = method.describe()
     scenario = Scenario(**{name: getattr(given, name) for name in SCENARIO_FIELDS})
     filled = {

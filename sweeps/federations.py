@@ -35,6 +35,8 @@ SMALL = {
     "latent": 8,
     "inner_width": 8,
     "generator_width": 8,
+    "walks": 4,
+    "degrees": 3,
 }
 """Sizes for checks, given to every method whose configuration has the option."""
 
@@ -105,6 +107,55 @@ def make_federation(
     if sparse:
         graphs = tuple(replace(graph, features=sp.csr_array(graph.features)) for graph in graphs)
     return Federation(graphs, Task(len(graphs), features, classes, metric, seed))
+
+
+def _client_of_graphs(
+    number: int, graphs: int, classes: int, features: int, generator: np.random.Generator
+) -> ClientGraph:
+    """Random graphs of 1 to 7 nodes; the class sets the density and the features."""
+    labels = np.arange(graphs) % classes
+    sizes = generator.integers(1, 8, graphs)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    of_node = np.repeat(np.arange(graphs), sizes)
+    source, target = np.triu_indices(starts[-1], 1)
+    odds = (of_node[source] == of_node[target]) * (0.3 + 0.5 * labels[of_node[source]] / classes)
+    kept = generator.random(source.size) < odds
+    values = np.cos(labels[of_node][:, None] + np.arange(features))
+    values = np.maximum(values + 0.5 * generator.standard_normal((starts[-1], features)), 0)
+    roles = np.arange(graphs) // classes % 3
+    return ClientGraph(
+        client=number,
+        nodes=np.arange(starts[-1]),
+        features=values.astype(np.float32),
+        edges=undirected(np.stack([source[kept], target[kept]]), int(starts[-1])),
+        labels=labels.astype(np.int64),
+        train=roles == 0,
+        validation=roles == 1,
+        test=roles == 2,
+        starts=starts.astype(np.int64),
+    )
+
+
+def make_graph_federation(
+    graphs: Sequence[int] = (21, 9, 30, 12),
+    classes: int = 3,
+    features: int = 6,
+    sparse: bool = False,
+    seed: int = 0,
+    widths: Sequence[int] | None = None,
+    own_classes: Sequence[int] | None = None,
+) -> Federation:
+    """Clients with so many graphs each; with `widths` and `own_classes`, of other features and classes."""
+    generator = np.random.default_rng(200 + seed)
+    clients = []
+    for m, count in enumerate(graphs):
+        of_client = own_classes[m] if own_classes else classes
+        width = widths[m] if widths else features
+        client = _client_of_graphs(m, count, of_client, width, generator)
+        if sparse:
+            client = replace(client, features=sp.csr_array(client.features))
+        clients.append(replace(client, classes=of_client if own_classes else None))
+    return Federation(tuple(clients), Task(len(clients), features, classes, "accuracy", seed, level="graph"))
 
 
 def _single_class(whole: Federation) -> Federation:

@@ -51,7 +51,10 @@ def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An empty data folder, whatever other tests have imported and loaded."""
 
     def forget() -> None:
-        for cache in (federated._loaded, federated._whole, federated._partition):
+        for cache in (
+            *(federated._loaded, federated._loaded_graphs),
+            *(federated._whole, federated._partition),
+        ):
             cache.cache_clear()
 
     monkeypatch.setenv("FEDATLAS_DATA", str(tmp_path / "no-data"))

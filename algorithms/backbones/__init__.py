@@ -5,7 +5,9 @@ from __future__ import annotations
 from fedatlas.algorithms.backbones.backbone import Activation, Backbone, Representation
 from fedatlas.algorithms.backbones.disengcn import DisenGCN
 from fedatlas.algorithms.backbones.gamlp import GAMLP
+from fedatlas.algorithms.backbones.gat import GAT
 from fedatlas.algorithms.backbones.gcn import GCN
+from fedatlas.algorithms.backbones.gin import GIN
 from fedatlas.algorithms.backbones.h2gcn import H2GCN
 from fedatlas.algorithms.backbones.sage import GraphSAGE
 from fedatlas.algorithms.backbones.unifilter import UniFilter
@@ -19,6 +21,8 @@ BACKBONES: dict[str, type[Backbone]] = {
     "sage": GraphSAGE,
     "unifilter": UniFilter,
     "disengcn": DisenGCN,
+    "gat": GAT,
+    "gin": GIN,
 }
 
 
@@ -48,7 +52,9 @@ def backbone_type(name: str) -> type[Backbone]:
 __all__ = [
     "BACKBONES",
     "GAMLP",
+    "GAT",
     "GCN",
+    "GIN",
     "H2GCN",
     "Activation",
     "Backbone",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.messages import Tensors
+from fedatlas.platform.graphs.graph import Level
 from fedatlas.platform.randomness import SERVER, stream
 
 Activation = Literal["relu", "elu", "tanh", "identity"]
@@ -23,8 +24,8 @@ class Representation:
     """Result of a forward pass over k clients.
 
     Attributes:
-        logits: [k, n, C].
-        embedding: what the classifier reads, before its dropout, [k, n, p].
+        logits: [k, n, C]; of graphs [k, g, C].
+        embedding: what the classifier reads, before its dropout, [k, n, p]; of graphs [k, g, p].
         ego: structure-free embedding [k, n, p] of backbones that have one.
         rings: aggregates of the exact 1-hop and 2-hop rings, [k, n, p] each, of backbones that have them.
     """
@@ -43,6 +44,7 @@ class Backbone(ABC):
     parts. Stacked weights carry the client axis first.
 
     Attributes:
+        levels: what it classifies: nodes of a graph, or graphs.
         hidden: width p.
         dropout: probability of dropping an entry of a hidden representation.
         input_dropout: probability of dropping an input feature.
@@ -50,6 +52,7 @@ class Backbone(ABC):
     """
 
     name: ClassVar[str]
+    levels: ClassVar[tuple[Level, ...]] = ("node",)
 
     hidden: int = 128
     dropout: float = 0.5
@@ -59,6 +62,10 @@ class Backbone(ABC):
     @abstractmethod
     def initialise(self, task: Task) -> Tensors:
         """Initial float32 weights without client axis, drawn from the task's seed."""
+
+    def fitted(self, weights: Tensors, cohort: Cohort) -> Tensors:
+        """Initial weights [k, ...], changed where clients have other widths or classes than the task."""
+        return weights
 
     @abstractmethod
     def forward(self, weights: Tensors, cohort: Cohort, dropout: Dropout | None) -> Representation:

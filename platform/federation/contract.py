@@ -20,8 +20,10 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.cohort import Cohort, Task
 from fedatlas.platform.federation.messages import Broadcast, Upload
+from fedatlas.platform.graphs.graph import Level
 
 ServerT = TypeVar("ServerT")
 ClientT = TypeVar("ClientT")
@@ -57,6 +59,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         configuration_type: its options with their defaults.
         default_backbone: network that it uses if nothing else is asked for; None if it has no choice.
         backbones: networks that it can use; None for all.
+        levels: what it can classify: nodes of a graph, or graphs.
         partial_participation: its server can do with uploads of some clients only, [|S|, ...].
         uploads, downloads: field groups that the method may send; others are refused by the runtime.
         note: which reading of the paper this is, where the paper leaves it open; shown under tables.
@@ -72,6 +75,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     configuration_type: ClassVar[type[MethodConfiguration]] = MethodConfiguration
     default_backbone: ClassVar[str | None] = None
     backbones: ClassVar[tuple[str, ...] | None] = None
+    levels: ClassVar[tuple[Level, ...]] = ("node",)
     partial_participation: ClassVar[bool] = False
 
     configuration: MethodConfiguration
@@ -88,6 +92,15 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         Raises:
             ConfigurationError: the method cannot use this network, or options contradict each other.
         """
+
+    def require(self, level: Level) -> None:
+        """Refuse what it cannot classify as it is configured.
+
+        Raises:
+            ConfigurationError: names the level and what works there.
+        """
+        if level not in self.levels:
+            raise ConfigurationError(f"{self.name} classifies {self.levels[0]}s, and the task is of {level}s")
 
     @abstractmethod
     def init(self, task: Task) -> ServerT:
@@ -111,7 +124,10 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
 
     @abstractmethod
     def predict(self, client: ClientT, cohort: Cohort) -> Tensor:
-        """Logits [k, n, C] of the clients' present models in evaluation mode."""
+        """Logits [k, n, C] of the clients' present models in evaluation mode.
+
+        Of graphs [k, g, C]; only those of validation and test graphs are read.
+        """
 
     @abstractmethod
     def aggregate(self, server: ServerT, upload: Upload, round_number: int) -> ServerT:

@@ -115,9 +115,11 @@ class Coordinator:
         """Set the clients up and continue from the checkpoint file if there is one, else prepare.
 
         Raises:
+            ConfigurationError: the method cannot classify what the task asks for.
             NonFiniteError: a field of a preparation step is not finite.
             FedatlasError: cohorts keep dying.
         """
+        self._algorithm.require(self._job.task.level)
         begin = time.perf_counter()
         self._server = self._algorithm.init(self._job.task)
         self._committed = Checkpoint(0, states.to_cpu(states.pack(self._server)), None, ())
@@ -364,7 +366,7 @@ def _score_weights(job: Job, weighting: ClientWeighting) -> np.ndarray | None:
         return None
     counted: list[int] = []
     for graph in job.graphs:
-        marks = np.ones(graph.size, dtype=bool) if weighting == "nodes" else graph.test
-        groups = graph.groups if graph.groups is not None else (np.arange(graph.size),)
+        marks = np.ones(graph.items, dtype=bool) if weighting == "nodes" else graph.test
+        groups = graph.groups if graph.groups is not None else (np.arange(graph.items),)
         counted += [int(marks[nodes].sum()) for nodes in groups]
     return np.array(counted, dtype=float)

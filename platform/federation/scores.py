@@ -19,8 +19,8 @@ class Scores:
     """Scores per client in [0, 1]; NaN where undefined.
 
     Attributes:
-        validation, test: float64 [k]. NaN for a client without nodes of that role, and for the AUC of
-            nodes that are all of one class.
+        validation, test: float64 [k]. NaN for a client without items of that role, and for the AUC of
+            items that are all of one class.
     """
 
     validation: np.ndarray
@@ -28,7 +28,7 @@ class Scores:
 
 
 def evaluate(cohort: Cohort, logits: Tensor) -> Scores:
-    """Scores of logits [k, n, C] on validation and test nodes; [g] for the groups of an uncut graph."""
+    """Scores of logits [k, n, C] on validation and test items; [g] for the groups of an uncut graph."""
     validation, test, labels = cohort.validation, cohort.test, cohort.labels
     if cohort.groups is not None:
         validation, test = cohort.groups & validation, cohort.groups & test

@@ -7,6 +7,7 @@ once as CSR, so that neither pass converts or sorts anything.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -46,7 +47,7 @@ class SparseMatrix:
         self.shape: tuple[int, int] = (int(csr.shape[0]), int(csr.shape[1]))
         self.values = torch.from_numpy(csr.data).to(device=device, dtype=dtype)
         self._pointers, self._indices = _structure(csr, device)
-        self._forward = _csr(self._pointers, self._indices, self.values, self.shape)
+        self._forward = csr_tensor(self._pointers, self._indices, self.values, self.shape)
         self._order: Tensor | None = None
         if symmetric:
             self._backward = self._forward
@@ -70,7 +71,7 @@ class SparseMatrix:
         other = object.__new__(SparseMatrix)
         other.__dict__.update(self.__dict__)
         other.values = values
-        other._forward = _csr(self._pointers, self._indices, values, self.shape)
+        other._forward = csr_tensor(self._pointers, self._indices, values, self.shape)
         other._backward = self._transpose(values)
         return other
 
@@ -82,7 +83,7 @@ class SparseMatrix:
     def _transpose(self, values: Tensor) -> Tensor:
         assert self._order is not None
         pointers, indices = self._transposed_structure
-        return _csr(pointers, indices, values[self._order], (self.shape[1], self.shape[0]))
+        return csr_tensor(pointers, indices, values[self._order], (self.shape[1], self.shape[0]))
 
 
 def _structure(csr: sp.csr_array, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -103,5 +104,27 @@ def _announce_once() -> None:
         torch.sparse_csr_tensor(empty, empty[:0], torch.zeros(0), (0, 1), check_invariants=False)
 
 
-def _csr(pointers: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+def csr_tensor(pointers: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """CSR tensor of parts that are known to be valid."""
+    _announce_once()
     return torch.sparse_csr_tensor(pointers, indices, values, shape, check_invariants=False)
+
+
+def pad_blocks(blocks: Sequence[sp.csr_array], rows: int, columns: int) -> sp.csr_array:
+    """Block-diagonal CSR of blocks padded to [rows, columns] each."""
+    shape = (len(blocks) * rows, len(blocks) * columns)
+    entries = sum(int(block.nnz) for block in blocks)
+    index = np.int32 if max(entries, *shape) < np.iinfo(np.int32).max else np.int64
+    pointers = np.zeros(shape[0] + 1, dtype=index)
+    indices = np.empty(entries, dtype=index)
+    values = np.empty(entries, dtype=blocks[0].dtype)
+    offset = 0
+    for position, block in enumerate(blocks):
+        end, first = offset + int(block.nnz), position * rows
+        np.add(block.indices, position * columns, out=indices[offset:end], casting="unsafe")
+        values[offset:end] = block.data
+        last = first + block.shape[0]
+        pointers[first + 1 : last + 1] = block.indptr[1:] + offset
+        pointers[last + 1 : first + rows + 1] = end
+        offset = end
+    return sp.csr_array((values, indices, pointers), shape=shape)

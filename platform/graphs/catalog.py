@@ -1,8 +1,10 @@
-"""The catalog: what each node data set is, and which raw files hold it.
+"""The catalog: what each data set is, and which raw files hold it.
 
+Eleven sets are one graph whose nodes are classified, sixteen are many graphs that are classified as wholes.
 Everything that depends on a data set and not on a method is read from here: task, sizes, protocol, licence
 and the sha256 of every raw file. A stand-in (`standin:NAME`) is a synthetic graph with the sizes of NAME;
-its entry is the entry of NAME without files.
+its entry is the entry of NAME without files. A group (`chem`, ...) is several sets of graphs, one for each
+client.
 """
 
 from __future__ import annotations
@@ -13,10 +15,19 @@ from typing import Literal
 
 from fedatlas.platform.errors import ConfigurationError, unknown_name
 from fedatlas.platform.graphs.checksums import SHA256
-from fedatlas.platform.graphs.graph import DataKind, Metric
+from fedatlas.platform.graphs.graph import DataKind, Level, Metric
 
-Family = Literal["homophilic", "heterophilic"]
-Library = Literal["planetoid", "amazon", "heterophilous", "ogb", "npz"]
+Family = Literal[
+    "homophilic",
+    "heterophilic",
+    "small molecules",
+    "bioinformatics",
+    "social networks",
+    "computer vision",
+    "several domains",
+]
+Library = Literal["planetoid", "amazon", "heterophilous", "ogb", "npz", "tu"]
+NodeFeatures = Literal["given", "labels", "attributes", "degrees"]
 
 STANDIN_PREFIX = "standin:"
 
@@ -39,20 +50,21 @@ class RawFile:
 
 @dataclass(frozen=True)
 class Entry:
-    """A node data set.
+    """A data set.
 
     Attributes:
         name: name in commands and configurations.
         title: name in tables.
-        family: homophilic or heterophilic, as the literature groups them.
+        family: homophilic or heterophilic, or the domain of a set of graphs, as the literature groups them.
         metric: score of the task.
-        nodes, features, classes: sizes of the published graph, before any preprocessing.
+        nodes, features, classes: sizes of the published graph, before any preprocessing; of a set of graphs
+            the nodes of all, of a group the largest width and class count.
         edges: undirected edges after removing duplicates and self-loops, read from the files; None where
             the files were never at hand.
         published_edges: the number that publications print: citations with duplicates for Cora, CiteSeer and
             ogbn-arxiv, both directions for the Amazon graphs.
         rounds, epochs: communication rounds and local epochs of the protocol.
-        split: shares of training, validation and test nodes.
+        split: shares of training, validation and test nodes or graphs.
         row_normalise: the protocol divides each feature row by its sum.
         licence: terms of the data.
         publication: where the data come from.
@@ -63,6 +75,10 @@ class Entry:
         files: the raw files.
         folder_names: for files whose names say nothing about the set, a folder above them must be called so.
         kind: how `load` comes by the graph.
+        level: what is classified, the nodes of one graph or many graphs.
+        graphs: number of graphs.
+        node_features: of a set of graphs: one-hot node labels, attributes, or one-hot degrees.
+        members: of a group: its sets, in the order of the clients.
     """
 
     name: str
@@ -87,12 +103,20 @@ class Entry:
     folder_names: tuple[str, ...] = ()
     kind: DataKind = "real"
     url: str = ""
+    level: Level = "node"
+    graphs: int = 1
+    node_features: NodeFeatures = "given"
+    members: tuple[str, ...] = ()
 
     @property
     def how_to_get(self) -> str:
         """What a user does to have the data, in a few words."""
         if self.kind != "real":
             return "nothing to do"
+        if self.members:
+            return f"the sets {', '.join(self.members)}"
+        if any(raw.name.endswith(".zip") for raw in self.files):
+            return "data import"
         source = {"ogb": "OGB", "npz": "fedatlas"}.get(self.library, "PyG")
         return f"data import, or {source} downloads it"
 
@@ -364,17 +388,107 @@ _SQUIRREL = replace(
     ),
 )
 
+_TU = "Morris et al., 2020 (TUDataset, arXiv 2007.08663)"
+_SHARED = ("A", "graph_indicator", "graph_labels")
+
+
+def _graphs(
+    title: str,
+    family: Family,
+    graphs: int,
+    classes: int,
+    nodes: int,
+    edges: int,
+    features: int,
+    publication: str,
+    node_features: NodeFeatures = "labels",
+    archive: bool = False,
+) -> Entry:
+    """A set of the TU collection; of its raw files only those that are read belong to it."""
+    extra = {"labels": ("node_labels",), "attributes": ("node_attributes",)}.get(node_features, ())
+    names = (f"{title}.zip",) if archive else tuple(f"{title}_{part}.txt" for part in (*_SHARED, *extra))
+    return Entry(
+        name=title.lower().replace("_", "-"),
+        title=title,
+        family=family,
+        metric="accuracy",
+        nodes=nodes,
+        edges=edges,
+        published_edges=edges,
+        features=features,
+        classes=classes,
+        rounds=200,
+        epochs=1,
+        split=(0.8, 0.1, 0.1),
+        licence="none stated",
+        publication=f"{publication}; {_TU}",
+        library="tu",
+        library_name=title,
+        raw_folder=f"{title}/raw",
+        files=tuple(map(_file, names)),
+        level="graph",
+        graphs=graphs,
+        node_features=node_features,
+    )
+
+
+_MOLECULES: Family = "small molecules"
+_PROTEINS: Family = "bioinformatics"
+_SOCIAL: Family = "social networks"
+_VISION: Family = "computer vision"
+_SUTHERLAND = "Sutherland et al., J. Chem. Inf. Comput. Sci. 2003"
+_BORGWARDT = "Borgwardt et al., Bioinformatics 2005"
+_YANARDAG = "Yanardag and Vishwanathan, KDD 2015"
+_RIESEN = "Riesen and Bunke, SSPR 2008"
+
+_GRAPH_SETS = (
+    _graphs("MUTAG", _MOLECULES, 188, 2, 3_371, 3_721, 7, "Debnath et al., J. Med. Chem. 1991"),
+    _graphs("BZR", _MOLECULES, 405, 2, 14_479, 15_535, 53, _SUTHERLAND),
+    _graphs("COX2", _MOLECULES, 467, 2, 19_252, 20_289, 35, _SUTHERLAND),
+    _graphs("DHFR", _MOLECULES, 756, 2, 32_075, 33_676, 53, _SUTHERLAND),
+    _graphs("PTC_MR", _MOLECULES, 344, 2, 4_915, 5_054, 18, "Helma et al., Bioinformatics 2001"),
+    _graphs("AIDS", _MOLECULES, 2_000, 2, 31_385, 32_390, 38, _RIESEN),
+    _graphs("NCI1", _MOLECULES, 4_110, 2, 122_747, 132_753, 37, "Wale et al., Knowl. Inf. Syst. 2008"),
+    _graphs("ENZYMES", _PROTEINS, 600, 6, 19_580, 37_282, 3, _BORGWARDT),
+    _graphs("DD", _PROTEINS, 1_178, 2, 334_925, 843_046, 89, "Dobson and Doig, JMB 2003", archive=True),
+    _graphs("PROTEINS", _PROTEINS, 1_113, 2, 43_471, 81_044, 3, _BORGWARDT),
+    _graphs("COLLAB", _SOCIAL, 5_000, 3, 372_474, 12_286_079, 492, _YANARDAG, "degrees", archive=True),
+    _graphs("IMDB-BINARY", _SOCIAL, 1_000, 2, 19_773, 96_531, 136, _YANARDAG, "degrees"),
+    _graphs("IMDB-MULTI", _SOCIAL, 1_500, 3, 19_502, 98_903, 89, _YANARDAG, "degrees"),
+    _graphs("Letter-low", _VISION, 2_250, 15, 10_522, 7_046, 2, _RIESEN, "attributes"),
+    _graphs("Letter-med", _VISION, 2_250, 15, 10_518, 7_213, 2, _RIESEN, "attributes"),
+    _graphs("Letter-high", _VISION, 2_250, 15, 10_507, 10_125, 2, _RIESEN, "attributes"),
+)
+
 _HOMOPHILIC = (_CORA, _CITESEER, _PUBMED, _COMPUTERS, _PHOTO, _ARXIV)
 _HETEROPHILIC = (_ROMAN, _RATINGS, _MINESWEEPER, _TOLOKERS, _QUESTIONS)
 _FURTHER = (_ACTOR, _CHAMELEON, _SQUIRREL)
-_ENTRIES: dict[str, Entry] = {each.name: each for each in _HOMOPHILIC + _HETEROPHILIC + _FURTHER}
+_ALL = _HOMOPHILIC + _HETEROPHILIC + _FURTHER + _GRAPH_SETS
+_ENTRIES: dict[str, Entry] = {each.name: each for each in _ALL}
+
+_CHEM = ("mutag", "bzr", "cox2", "dhfr", "ptc-mr", "aids", "nci1")
+_BIO = ("enzymes", "dd", "proteins")
+_SN = ("collab", "imdb-binary", "imdb-multi")
+_CV = ("letter-high", "letter-low", "letter-med")
+_GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "chem": ("Chem", _CHEM),
+    "biochem": ("BioChem", _CHEM + _BIO),
+    "biochemsn": ("BioChemSn", _CHEM + _BIO + _SN),
+    "biosncv": ("BioSnCv", _BIO + _SN + _CV),
+}
+"""Groups of FedStar and SEAL: title and members."""
 
 _STANDINS = ("roman-empire", "amazon-ratings", "questions", "ogbn-arxiv")
 
 
 def names() -> tuple[str, ...]:
-    """Names of the published data sets, in the order of the papers' tables."""
+    """Names of the published data sets, in the order of the papers' tables; first the sets of one graph."""
     return tuple(_ENTRIES)
+
+
+def group_names() -> tuple[str, ...]:
+    """Names of the groups, whose clients hold a data set each."""
+    return tuple(_GROUPS)
 
 
 def standin_names() -> tuple[str, ...]:
@@ -383,7 +497,7 @@ def standin_names() -> tuple[str, ...]:
 
 
 def entry(name: str) -> Entry:
-    """Entry of a data set, of a stand-in, or of a graph that a user brings by its path.
+    """Entry of a data set, of a group, of a stand-in, or of a graph that a user brings by its path.
 
     A stand-in has the protocol and sizes of the set it stands in for, `kind` "stand-in" and no files; its
     edge count is the published number, read as undirected edges.
@@ -398,6 +512,8 @@ def entry(name: str) -> Entry:
         return own.entry(name)
     if name in _ENTRIES:
         return _ENTRIES[name]
+    if name in _GROUPS:
+        return _group(name)
     if name in standin_names():
         original = _ENTRIES[name.removeprefix(STANDIN_PREFIX)]
         return replace(
@@ -413,4 +529,27 @@ def entry(name: str) -> Entry:
         raise ConfigurationError(
             f"unknown data set '{name}': for the folder or file of that name write ./{name}"
         )
-    raise unknown_name("data set", name, names() + standin_names(), "fedatlas data list")
+    raise unknown_name("data set", name, names() + group_names() + standin_names(), "fedatlas data list")
+
+
+def _group(name: str) -> Entry:
+    title, members = _GROUPS[name]
+    sets = [_ENTRIES[member] for member in members]
+    edges = sum(each.published_edges for each in sets)
+    return replace(
+        sets[0],
+        name=name,
+        title=title,
+        family=sets[0].family if len({each.family for each in sets}) == 1 else "several domains",
+        nodes=sum(each.nodes for each in sets),
+        edges=edges,
+        published_edges=edges,
+        features=max(each.features for each in sets),
+        classes=max(each.classes for each in sets),
+        publication="Xie et al., NeurIPS 2021; Tan et al., AAAI 2023",
+        library_name=title,
+        raw_folder="",
+        files=(),
+        graphs=sum(each.graphs for each in sets),
+        members=members,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
@@ -11,9 +12,24 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from fedatlas.platform.errors import ConfigurationError, PartitionError, unknown_name
 from fedatlas.platform.graphs import membership, own
-from fedatlas.platform.graphs.catalog import entry
-from fedatlas.platform.graphs.graph import Array, ClientGraph, FederatedGraph, Graph, Metric, Split
-from fedatlas.platform.graphs.loading import load
+from fedatlas.platform.graphs.catalog import Entry, entry
+from fedatlas.platform.graphs.dealing import (
+    GRAPH_CONCENTRATION,
+    GRAPH_MODES,
+    deal,
+    quotas,
+    quotas_sha256,
+)
+from fedatlas.platform.graphs.graph import (
+    Array,
+    ClientGraph,
+    FederatedGraph,
+    Graph,
+    GraphSet,
+    Metric,
+    Split,
+)
+from fedatlas.platform.graphs.loading import load, load_graphs
 from fedatlas.platform.graphs.partition import (
     CONCENTRATION,
     MODES,
@@ -34,7 +50,7 @@ from fedatlas.platform.randomness import stream
 Component: TypeAlias = Literal["largest", "all"]
 ClientFeatures: TypeAlias = Literal["same", "permuted", "rotated"]
 CHOICES: dict[str, tuple[str, ...]] = {
-    "partition": (*MODES, "own"),
+    "partition": (*MODES, *GRAPH_MODES, "own"),
     "features": ("default", *SCALINGS),
     "component": get_args(Component),
     "client_features": get_args(ClientFeatures),
@@ -51,16 +67,19 @@ class Scenario(BaseModel):
     dataset: str
     """Name in the catalog, or the path of a graph, see `fedatlas.platform.graphs.own`."""
     partition: str = "metis"
-    """How the nodes are divided, see `fedatlas.platform.graphs.partition.partition`; ``own``: as the graph's
-    file says; or the path of a membership file, see `fedatlas.platform.graphs.membership`."""
+    """How the nodes are divided, see `fedatlas.platform.graphs.partition.partition`, or the graphs of a set,
+    see `fedatlas.platform.graphs.dealing.quotas`; ``cross-dataset`` gives each client a set of a group;
+    ``own``: as the graph's file says; or the path of a membership file, see
+    `fedatlas.platform.graphs.membership`."""
     clients: int = Field(ge=1)
     """Number of clients M."""
     seed: int = 0
     """Draws the split. Repetitions of an experiment differ in it and share the partition."""
     partition_seed: int = Field(default=0, ge=0, lt=2**31 - 1)
-    """Seed of METIS, Louvain, the random assignment and the overlapping draws."""
+    """Seed of METIS, Louvain, the random assignment, the overlapping draws and the class shares."""
     concentration: float | None = Field(default=None, gt=0)
-    """Of ``partition=label-skew``: beta of the Dirichlet distribution; small values mean strong skew."""
+    """Of ``partition=label-skew`` and ``dirichlet``: beta of the Dirichlet distribution; small values mean
+    strong skew."""
     features: Literal["default"] | Scaling = "default"
     """Scaling of the features; ``default`` is the protocol's for the data set (``row`` or ``none``)."""
     component: Component | None = None
@@ -72,7 +91,7 @@ class Scenario(BaseModel):
     metric: Metric | None = None
     """Score of an own graph with two classes: ``accuracy`` (if not given) or ``auc``."""
     train_fraction: float | None = None
-    """Share of all nodes to train on; the data set's published share if not given."""
+    """Share of all nodes or graphs to train on; the data set's published share if not given."""
     test_fraction: float | None = None
     """Share of all nodes to test on, the rest validates. If not given: the data set's published share, or
     half of what a given `train_fraction` leaves."""
@@ -112,6 +131,8 @@ def build(scenario: Scenario) -> FederatedGraph:
         DataError: the data set cannot be read, or its features cannot be scaled as asked.
         PartitionError: the graph cannot be divided as asked, or a client has no training node.
     """
+    if entry(scenario.dataset).level == "graph":
+        return _build_graphs(scenario)
     graph = preprocess(scenario)
     split, parts = _roles(scenario, graph), _parts(scenario)
     sha256 = data_sha256(scenario.dataset)
@@ -129,14 +150,15 @@ def concrete(scenario: Scenario) -> dict[str, object]:
     Raises:
         ConfigurationError: the data set does not exist, or settings contradict each other.
     """
+    _check_partition(scenario)
     if scenario.uncut and scenario.client_features != "same":
         raise ConfigurationError(
             "uncut=true holds the whole graph in one client: client_features must be 'same'"
         )
-    skewed = scenario.partition == "label-skew"
-    if scenario.concentration is not None and not skewed:
+    usual = {"label-skew": CONCENTRATION, "dirichlet": GRAPH_CONCENTRATION}.get(scenario.partition)
+    if scenario.concentration is not None and usual is None:
         raise ConfigurationError(
-            f"concentration={scenario.concentration:g} belongs to partition=label-skew, "
+            f"concentration={scenario.concentration:g} belongs to partition=label-skew or dirichlet, "
             f"not to partition={scenario.partition}"
         )
     _check_metric(scenario)
@@ -148,12 +170,45 @@ def concrete(scenario: Scenario) -> dict[str, object]:
         train = test = None
     return {
         "features": _scaling(scenario),
-        "component": _component(scenario),
+        "component": _component(scenario) if entry(scenario.dataset).level == "node" else None,
         "split": ("random" if drawn else "own") if _has_roles(scenario) else None,
         "train_fraction": train,
         "test_fraction": test,
-        "concentration": scenario.concentration or (CONCENTRATION if skewed else None),
+        "concentration": scenario.concentration or usual,
     }
+
+
+def _check_partition(scenario: Scenario) -> None:
+    """Refuse a division that the data set does not have.
+
+    Raises:
+        ConfigurationError: with the ones that it has.
+    """
+    published = entry(scenario.dataset)
+    fitting: tuple[str, ...] = ("cross-dataset",) if published.members else ("iid", "dirichlet")
+    if published.level == "node":
+        fitting = MODES
+    brought = published.level == "node" and is_brought(scenario.partition)
+    if scenario.partition not in fitting and not brought:
+        what = "one graph" if published.level == "node" else "a set of graphs"
+        raise ConfigurationError(
+            f"partition={scenario.partition} does not divide {published.name}, which is "
+            f"{'a group of sets' if published.members else what}: use partition={' or '.join(fitting)}"
+        )
+    if published.members and scenario.clients != len(published.members):
+        raise ConfigurationError(
+            f"clients={scenario.clients}: {published.name} has {len(published.members)} sets, one for each "
+            f"client: use clients={len(published.members)}"
+        )
+    if published.level == "graph":
+        for name, usual in {"features": ("default", "none"), "client_features": ("same",)}.items():
+            if (value := getattr(scenario, name)) not in usual:
+                raise ConfigurationError(
+                    f"{name}={value} is for the nodes of one graph, and {published.name} is a set of graphs: "
+                    f"use {name}={usual[0]}"
+                )
+        if scenario.uncut:
+            raise ConfigurationError(f"uncut=true: {published.name} is a set of graphs, none of which is cut")
 
 
 def preprocess(scenario: Scenario) -> Graph:
@@ -306,6 +361,67 @@ def divide(
         sha256=sha256 or graph.sha256(),
         partition_sha256=parts.sha256(),
         lost_edges=int(np.count_nonzero(~held)) // 2,
+    )
+
+
+def _build_graphs(scenario: Scenario) -> FederatedGraph:
+    """Clients with whole graphs: of one set, or of a set each."""
+    _check_partition(scenario)
+    published = entry(scenario.dataset)
+    train, test = _fractions(scenario)
+    sets = [_loaded_graphs(name)[0] for name in published.members or (scenario.dataset,)]
+    mode = "iid" if published.members else scenario.partition
+    each = 1 if published.members else scenario.clients
+    wanted = [
+        quotas(
+            np.bincount(graphs.labels, minlength=graphs.classes),
+            mode,
+            each,
+            train,
+            test,
+            scenario.partition_seed,
+            scenario.concentration,
+        )
+        for graphs in sets
+    ]
+    held = [
+        (graphs, *part)
+        for graphs, counts in zip(sets, wanted, strict=True)
+        for part in deal(graphs.labels, counts, scenario.seed)
+    ]
+    hashes = "".join(map(quotas_sha256, wanted))
+    return FederatedGraph(
+        name=scenario.dataset,
+        clients=tuple(
+            _client_of_graphs(client, graphs, ids, roles, published)
+            for client, (graphs, ids, roles) in enumerate(held)
+        ),
+        features=published.features,
+        classes=published.classes,
+        metric=published.metric,
+        kind=published.kind,
+        sha256=data_sha256(scenario.dataset),
+        partition_sha256=hashes if len(wanted) == 1 else hashlib.sha256(hashes.encode()).hexdigest(),
+        lost_edges=0,
+        level="graph",
+    )
+
+
+def _client_of_graphs(
+    client: int, graphs: GraphSet, ids: Array, roles: Array, published: Entry
+) -> ClientGraph:
+    nodes, features, edges, starts = graphs.select(ids)
+    return ClientGraph(
+        client=client,
+        nodes=nodes,
+        features=features,
+        edges=edges,
+        labels=graphs.labels[ids],
+        train=roles == 0,
+        validation=roles == 1,
+        test=roles == 2,
+        starts=starts,
+        classes=graphs.classes if published.members else None,
     )
 
 
@@ -502,12 +618,24 @@ def data_sha256(dataset: str) -> str:
         ConfigurationError: the data set does not exist.
         DataError: it cannot be read.
     """
+    published = entry(dataset)
+    if published.members:
+        parts = "".join(data_sha256(member) for member in published.members)
+        return hashlib.sha256(parts.encode()).hexdigest()
+    if published.level == "graph":
+        return _loaded_graphs(dataset)[1]
     return _version(dataset) or _loaded(dataset)[1]
 
 
 def _version(dataset: str) -> str:
     """Hash of an own graph, which may change under its path; published sets do not."""
     return own.load(dataset).sha256 if own.is_path(dataset) else ""
+
+
+@lru_cache(maxsize=13)
+def _loaded_graphs(dataset: str) -> tuple[GraphSet, str]:
+    graphs = load_graphs(dataset)
+    return graphs, graphs.sha256()
 
 
 @lru_cache(maxsize=2)

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import socket
 import urllib.request
 import warnings
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from fedatlas.platform.graphs import formats
 from fedatlas.platform.graphs.catalog import Entry
-from fedatlas.platform.graphs.graph import Array
+from fedatlas.platform.graphs.graph import Array, Features
 
 _TIMEOUT = 20.0
 """Seconds without an answer after which a download is given up."""
@@ -48,6 +51,49 @@ def read(entry: Entry, root: Path) -> tuple[Array, Array, Array]:
             data.edge_index.numpy(),
             data.y.numpy().astype(np.int64, copy=False),
         )
+
+
+def read_graphs(entry: Entry, root: Path) -> tuple[Features, Array, Array, Array]:
+    """Read a set of graphs whose raw files lie below `root` in the layout of PyG.
+
+    Returns:
+        Features float32 [n, f] (one-hot node labels, attributes, or one-hot degrees), edges int64 [2, e] over
+        all nodes, starts int64 [g + 1], labels int64 [g].
+    """
+    from torch_geometric.datasets import TUDataset
+
+    _unpack(entry, root / entry.raw_folder)
+    with _quiet():
+        found = TUDataset(str(root), entry.library_name, use_node_attr=entry.node_features == "attributes")
+        graphs = [found.get(number) for number in range(found.len())]
+    sizes = [int(graph.num_nodes) for graph in graphs]
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    edges = np.concatenate(
+        [graph.edge_index.numpy() + start for graph, start in zip(graphs, starts, strict=False)], axis=1
+    )
+    labels = np.concatenate([graph.y.numpy().reshape(-1) for graph in graphs]).astype(np.int64)
+    if entry.node_features == "degrees":
+        return _one_hot_degrees(edges, int(starts[-1])), edges, starts, labels
+    return np.concatenate([graph.x.numpy() for graph in graphs]).astype(np.float32), edges, starts, labels
+
+
+def _one_hot_degrees(edges: Array, nodes: int) -> sp.csr_array:
+    """Degrees 0..d of the nodes as rows of the identity, float32 [n, d + 1] with d the largest degree."""
+    degrees = np.bincount(edges[0], minlength=nodes)
+    parts = (np.ones(nodes, dtype=np.float32), degrees, np.arange(nodes + 1))
+    return sp.csr_array(parts, shape=(nodes, int(degrees.max()) + 1))
+
+
+def _unpack(entry: Entry, folder: Path) -> None:
+    """Unpack the text files of an archive into its folder; names in the archive do not decide where to."""
+    for raw in entry.files:
+        if raw.name.endswith(".zip"):
+            with zipfile.ZipFile(folder / raw.name) as archive:
+                for member in archive.infolist():
+                    name = Path(member.filename).name
+                    if name.startswith(f"{entry.library_name}_") and name.endswith(".txt"):
+                        with archive.open(member) as source, (folder / name).open("wb") as target:
+                            shutil.copyfileobj(source, target)
 
 
 def download(entry: Entry, root: Path) -> None:
@@ -82,11 +128,15 @@ def _stop(dataset: object) -> None:
 
 
 def _pyg_class(entry: Entry) -> Any:
-    from torch_geometric.datasets import Amazon, HeterophilousGraphDataset, Planetoid
+    from torch_geometric.datasets import Amazon, HeterophilousGraphDataset, Planetoid, TUDataset
 
-    return {"planetoid": Planetoid, "amazon": Amazon, "heterophilous": HeterophilousGraphDataset}[
-        entry.library
-    ]
+    classes = {
+        "planetoid": Planetoid,
+        "amazon": Amazon,
+        "heterophilous": HeterophilousGraphDataset,
+        "tu": TUDataset,
+    }
+    return classes[entry.library]
 
 
 def _read_ogb(entry: Entry, root: Path) -> tuple[Array, Array, Array]:

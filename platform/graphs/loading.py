@@ -1,4 +1,4 @@
-"""From a name to a `Graph`: generated, read from the data folder, or downloaded by PyG or OGB.
+"""From a name to a `Graph` or `GraphSet`: generated, read from the data folder, or downloaded by PyG or OGB.
 
 What the library made of the raw files is kept in the data folder as plain arrays under a name that contains
 the hash of the raw files, so a second load needs neither torch nor any pickle.
@@ -10,17 +10,18 @@ import hashlib
 import os
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from fedatlas.platform.errors import DataError
+from fedatlas.platform.errors import ConfigurationError, DataError
 from fedatlas.platform.graphs import catalog, library, minesweeper, own, standins, store
 from fedatlas.platform.graphs.catalog import Entry
 from fedatlas.platform.graphs.edges import undirected
-from fedatlas.platform.graphs.graph import Features, Graph
+from fedatlas.platform.graphs.graph import Array, Features, Graph, GraphSet
 from fedatlas.platform.graphs.preprocessing import compact
 
 _CACHE_FORMAT = 1
@@ -39,27 +40,90 @@ def load(name: str, *, seed: int = 0) -> Graph:
         seed: seed of a stand-in; published graphs do not depend on it.
 
     Raises:
-        ConfigurationError: there is no such data set.
+        ConfigurationError: there is no such data set, or it is a set of graphs.
         DataError: files are missing and cannot be downloaded, are corrupt, or hold another graph.
     """
     if own.is_path(name):
         return own.load(name).graph
     entry = catalog.entry(name)
+    if entry.level == "graph":
+        raise ConfigurationError(f"{name} is a set of graphs: use load_graphs")
     if entry.kind == "stand-in":
         return standins.generate(name, seed)
     if entry.kind == "generated":
         return minesweeper.graph()
-    found = store.status(name)
-    if found.state == "missing":
-        found = _download(entry, found)
-    if found.state == "corrupt":
-        raise store.corrupt(found)
+    found = _present(entry)
     cache = _cache_path(found)
     graph = _read_cache(entry, cache)
     if graph is None:
         graph = _read_raw(entry, found)
         _write_cache(graph, cache)
     return graph
+
+
+def load_graphs(name: str) -> GraphSet:
+    """A whole set of graphs, before any preprocessing; files are treated as by `load`.
+
+    Args:
+        name: a set of graphs of the catalog, for example ``"nci1"``, but no group.
+
+    Raises:
+        ConfigurationError: there is no such set of graphs.
+        DataError: files are missing and cannot be downloaded, are corrupt, or hold other graphs.
+    """
+    entry = catalog.entry(name)
+    if entry.level != "graph" or entry.members:
+        raise ConfigurationError(f"{name} is {'a group' if entry.members else 'one graph'}, no set of graphs")
+    found = _present(entry)
+    cache = _cache_path(found)
+    graphs = _read_cached_graphs(entry, cache)
+    if graphs is None:
+        with store.staged(entry) as root:
+            features, edges, starts, labels = library.read_graphs(entry, root)
+        edges = undirected(edges, int(starts[-1]))
+        graphs = _graph_set(entry, compact(features), edges, starts, labels)
+        _check_set(entry, graphs)
+        _write_cache(graphs, cache)
+    return graphs
+
+
+def _present(entry: Entry) -> store.SetStatus:
+    """State of a data set whose files are there and right; they are downloaded if they are missing."""
+    found = store.status(entry.name)
+    if found.state == "missing":
+        found = _download(entry, found)
+    if found.state == "corrupt":
+        raise store.corrupt(found)
+    return found
+
+
+def _graph_set(entry: Entry, features: Features, edges: Array, starts: Array, labels: Array) -> GraphSet:
+    return GraphSet(entry.name, features, edges, starts, labels, entry.classes, entry.metric, entry.kind)
+
+
+def _check_set(entry: Entry, graphs: GraphSet) -> None:
+    sizes = {
+        "graphs": (graphs.graphs, entry.graphs),
+        "nodes": (graphs.nodes, entry.nodes),
+        "features": (graphs.features.shape[1], entry.features),
+        "classes": (np.unique(graphs.labels).size, entry.classes),
+        "undirected edges": (graphs.edges.shape[1] // 2, entry.edges),
+    }
+    _refuse_others(entry, sizes)
+
+
+def _read_cached_graphs(entry: Entry, path: Path) -> GraphSet | None:
+    """The graphs kept in a file, or None if there is none or it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            # Edges are kept in half the width: COLLAB has 25 million.
+            edges = arrays["edges"].astype(np.int64)
+            features = _read_features(arrays, int(arrays["starts"][-1]), entry.features)
+            graphs = _graph_set(entry, features, edges, arrays["starts"], arrays["labels"])
+        _check_set(entry, graphs)
+    except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, DataError):
+        return None
+    return graphs
 
 
 def _download(entry: Entry, found: store.SetStatus) -> store.SetStatus:
@@ -118,6 +182,11 @@ def _check_sizes(entry: Entry, graph: Graph, listed: int | None = None) -> None:
     }
     if entry.edges is None and listed is not None:
         sizes["listed edges"] = (listed, entry.published_edges)
+    _refuse_others(entry, sizes)
+
+
+def _refuse_others(entry: Entry, sizes: dict[str, tuple[int, int | None]]) -> None:
+    """Raise if a number read differs from the one wanted, where that is known."""
     wrong = [
         f"{got} {what} instead of {want}" for what, (got, want) in sizes.items() if want not in (None, got)
     ]
@@ -138,15 +207,9 @@ def _read_cache(entry: Entry, path: Path) -> Graph | None:
     """The graph kept in a file, or None if there is none or it is damaged."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            features: Features
-            if "indptr" in arrays:
-                parts = (arrays["data"], arrays["indices"], arrays["indptr"])
-                features = sp.csr_array(parts, shape=(arrays["labels"].size, entry.features))
-            else:
-                features = arrays["features"]
             graph = Graph(
                 name=entry.name,
-                features=features,
+                features=_read_features(arrays, arrays["labels"].size, entry.features),
                 edges=arrays["edges"],
                 labels=arrays["labels"],
                 classes=entry.classes,
@@ -159,8 +222,16 @@ def _read_cache(entry: Entry, path: Path) -> Graph | None:
     return graph
 
 
-def _write_cache(graph: Graph, path: Path) -> None:
+def _read_features(arrays: Mapping[str, Array], nodes: int, width: int) -> Features:
+    if "indptr" in arrays:
+        return sp.csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=(nodes, width))
+    return arrays["features"]
+
+
+def _write_cache(graph: Graph | GraphSet, path: Path) -> None:
     arrays: dict[str, Any] = {"edges": graph.edges, "labels": graph.labels}
+    if isinstance(graph, GraphSet):
+        arrays |= {"edges": graph.edges.astype(np.int32), "starts": graph.starts}
     if sp.issparse(graph.features):
         arrays |= {part: getattr(graph.features, part) for part in ("data", "indices", "indptr")}
     else:

@@ -18,7 +18,8 @@ from fedatlas.platform.randomness import SERVER, stream
 
 Mode: TypeAlias = Literal["metis", "metis-overlap", "random", "louvain", "label-skew", "own"]
 MODES: tuple[Mode, ...] = tuple(mode for mode in get_args(Mode) if mode != "own")
-"""The modes that draw clients; ``own`` clients are given by the user."""
+"""The modes that draw clients from one graph; ``own`` clients are given by the user, and
+`fedatlas.platform.graphs.dealing` has the modes of sets of graphs."""
 DRAWS = 5
 """Overlapping clients drawn from each METIS part."""
 CONCENTRATION = 0.5

@@ -26,6 +26,7 @@ from fedatlas.platform.graphs.catalog import Entry, RawFile
 State = Literal["embedded", "present", "unverified", "missing", "corrupt"]
 """`embedded` needs no file; `unverified`: the right hash is not known, and the format carries no code."""
 
+_WORST_LAST: tuple[State, ...] = ("embedded", "present", "unverified", "missing", "corrupt")
 _BLOCK = 1 << 20
 
 
@@ -79,12 +80,14 @@ def data_folder() -> Path:
 
 
 def status(name: str) -> SetStatus:
-    """State of one data set; every file present is hashed.
+    """State of one data set or group; every file present is hashed.
 
     Raises:
         ConfigurationError: there is no such data set.
     """
     entry = catalog.entry(name)
+    if entry.members:
+        return _group_status(name, tuple(status(member) for member in entry.members))
     folder = data_folder() / entry.raw_folder
     files = tuple(_file_status(raw, folder / raw.name) for raw in entry.files)
     states = {file.state for file in files}
@@ -97,9 +100,26 @@ def status(name: str) -> SetStatus:
     return SetStatus(name, "unverified" if "unverified" in states else "present", files)
 
 
+def _group_status(name: str, members: tuple[SetStatus, ...]) -> SetStatus:
+    worst = max((member.state for member in members), key=_WORST_LAST.index)
+    return SetStatus(name, worst, tuple(file for member in members for file in member.files))
+
+
 def list_status() -> tuple[SetStatus, ...]:
-    """State of every data set of the catalog, stand-ins excepted."""
-    return verify(catalog.names())
+    """State of every data set and group of the catalog, stand-ins excepted."""
+    sets = verify(catalog.names())
+    return sets + groups_of(sets)
+
+
+def groups_of(sets: Iterable[SetStatus]) -> tuple[SetStatus, ...]:
+    """State of the groups whose sets are all among the given ones; no file is hashed again."""
+    known = {found.name: found for found in sets}
+    groups = {name: catalog.entry(name).members for name in catalog.group_names()}
+    return tuple(
+        _group_status(name, tuple(known[member] for member in members))
+        for name, members in groups.items()
+        if known.keys() >= set(members)
+    )
 
 
 def verify(names: Iterable[str]) -> tuple[SetStatus, ...]:

@@ -27,6 +27,12 @@ def make_federation() -> Callable[..., Federation]:
     return federations.make_federation
 
 
+@pytest.fixture(scope="session")
+def make_graph_federation() -> Callable[..., Federation]:
+    """Clients with graphs to classify, see `fedatlas.sweeps.federations`."""
+    return federations.make_graph_federation
+
+
 @pytest.fixture(params=ODD)
 def odd_federation(request: pytest.FixtureRequest) -> Federation:
     """One federation for each edge case of the protocol."""

@@ -1,4 +1,7 @@
-"""What every method must satisfy. A method listed in the registry is tested here without further code."""
+"""What every method must satisfy on nodes. A method of the registry is tested here without further code.
+
+`test_graph_level` is the same for graphs.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,15 @@ from fedatlas.sweeps import checks
 from fedatlas.sweeps.checks import Subject
 from fedatlas.sweeps.federations import ODD
 
-every_method = pytest.mark.parametrize("name", ALGORITHMS)
+NODE_METHODS = [name for name, kind in ALGORITHMS.items() if "node" in kind.levels]
+every_method = pytest.mark.parametrize("name", NODE_METHODS)
 every_pair = pytest.mark.parametrize(
     ("name", "backbone"),
     [
         (name, backbone)
-        for name in ALGORITHMS
-        for backbone in BACKBONES
-        if backbone in (ALGORITHMS[name].backbones or BACKBONES)
+        for name in NODE_METHODS
+        for backbone, network in BACKBONES.items()
+        if backbone in (ALGORITHMS[name].backbones or BACKBONES) and "node" in network.levels
     ],
 )
 

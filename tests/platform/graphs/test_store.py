@@ -39,7 +39,8 @@ def test_data_folder_follows_the_environment(tmp_path: Path, monkeypatch: pytest
 
 def test_in_an_empty_folder_only_minesweeper_needs_nothing(folder: Path) -> None:
     states = {found.name: found.state for found in store.list_status()}
-    assert states == {name: "embedded" if name == "minesweeper" else "missing" for name in catalog.names()}
+    names = catalog.names() + catalog.group_names()
+    assert states == {name: "embedded" if name == "minesweeper" else "missing" for name in names}
     assert not folder.exists()
 
 
