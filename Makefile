@@ -84,7 +84,7 @@ wheel: $(STAMP) ## build wheel and source archive into dist/, and check them
 	$(BIN)/python -m twine check --strict dist/*
 
 docs: $(DOCS_STAMP) ## build the site into build/site: notebooks executed, links checked
-	FEDATLAS_NOTEBOOKS=run $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 FEDATLAS_NOTEBOOKS=run $(BIN)/mkdocs build --strict --quiet
 
 $(DOCS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

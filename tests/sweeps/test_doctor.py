@@ -60,9 +60,8 @@ def test_corrupt_files_are_a_problem(tmp_path: Path, fedatlas: Call) -> None:
 
 
 def test_an_old_package_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        doctor, "requires", lambda name: ["torch>=99.0", "nowhere>=1.0", "pytest>=99 ; extra == 'dev'"]
-    )
+    needed = ["torch>=99.0", "nowhere>=1.0", "pytest>=99 ; extra == 'dev'"]
+    monkeypatch.setattr(doctor, "requires", lambda name: needed)
     finding = found()["packages"]
     assert finding.level == "problem"
     assert "is older than 99.0; nowhere is missing" in finding.found
