@@ -116,7 +116,10 @@ def data_page() -> str:
             f"{entry.edges or entry.published_edges:,} | {entry.features:,} | {entry.classes} | "
             f"{entry.rounds} x {entry.epochs} | {entry.licence} | {entry.publication} |"
         )
-    lines += ["", f"Synthetic stand-ins, for timing only: {', '.join(f'`{n}`' for n in catalog.standin_names())}."]
+    lines += [
+        "",
+        f"Synthetic stand-ins, for timing only: {', '.join(f'`{n}`' for n in catalog.standin_names())}.",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -151,7 +154,9 @@ def notebook_page(path: Path) -> str:
         parts.append(f"```python\n{cell.source}\n```")
         parts += [text for output in cell.outputs if (text := _shown(output))]
     where = f"docs/notebooks/{path.name}"
-    parts.append(f"*This page is the notebook `{where}` of the repository, executed when the site was built.*")
+    parts.append(
+        f"*This page is the notebook `{where}` of the repository, executed when the site was built.*"
+    )
     return "\n\n".join(parts) + "\n"
 
 
