@@ -16,6 +16,7 @@ import typer
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
 LAYERS = ("platform", "algorithms", "dashboards", "sweeps")
 
 
@@ -81,9 +82,7 @@ def test_every_command_shown_is_accepted(page: Path) -> None:
                 raise AssertionError(f"{page.name}: {line}: {error}") from None
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "docs" / "pictures").glob("*.svg")), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
 def test_pictures_are_whole(path: Path) -> None:
     root = xml.etree.ElementTree.parse(path).getroot()
     assert root.get("aria-label")

@@ -1,6 +1,6 @@
 """Pages that are made and not written: one per method from its docstring, the data sets, the notebooks.
 
-mkdocs calls the functions whose names start with `on_`. Notebooks are executed where `FEDATLAS_NOTEBOOKS=run`.
+mkdocs calls the functions whose names start with `on_`. Notebooks are executed if `FEDATLAS_NOTEBOOKS=run`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def methods_page() -> str:
     lines = [
         "# Methods",
         "",
-        "Each page is the method's own docstring: what it minimises, what travels, and what was chosen where the "
-        "paper is silent. A method of your own runs beside them: [your method](../adding-a-method.md).",
+        "Each page is the method's own docstring: what it minimises, what travels, and what was chosen where "
+        "the paper is silent. A method of your own runs beside them: [your method](../adding-a-method.md).",
         "",
         "| method | title | backbone | uploads | note |",
         "|---|---|---|---|---|",
@@ -68,6 +68,10 @@ def method_page(name: str) -> str:
     from fedatlas.algorithms.registry import ALGORITHMS
 
     kind = ALGORITHMS[name]
+    uploads, downloads = (", ".join(sorted(sent)) or "nothing" for sent in (kind.uploads, kind.downloads))
+    takes_part = (
+        "Partial participation is possible." if kind.partial_participation else "All clients take part."
+    )
     networks = ", ".join(kind.backbones) if kind.backbones else "any"
     lines = [
         f"# {kind.title}",
@@ -76,9 +80,8 @@ def method_page(name: str) -> str:
         f"fedatlas run --dataset minesweeper --clients 5 --rounds 10 --algorithm {name}",
         "```",
         "",
-        f"Backbone `{kind.default_backbone}` (possible: {networks}). Uploads: "
-        f"{', '.join(sorted(kind.uploads)) or 'nothing'}; downloads: {', '.join(sorted(kind.downloads)) or 'nothing'}. "
-        f"{'Partial participation is possible.' if kind.partial_participation else 'All clients take part.'}",
+        f"Backbone `{kind.default_backbone}` (possible: {networks}). Uploads: {uploads}; downloads: {downloads}. "
+        f"{takes_part}",
         "",
         *([f"!!! note\n    {kind.note}", ""] if kind.note else []),
         f"::: {kind.__module__}.{kind.__qualname__}",
@@ -102,9 +105,9 @@ def data_page() -> str:
     lines = [
         "# Data sets",
         "",
-        "Sizes are those of the published graphs. `fedatlas data describe NAME` computes homophily, degrees and "
-        "feature statistics; `fedatlas data list` says what is here. A graph of your own takes the place of a name: "
-        "[your graph and your clients](own-data.md).",
+        "Sizes are those of the published graphs. `fedatlas data describe NAME` computes homophily, degrees "
+        "and feature statistics; `fedatlas data list` says what is here. A graph of your own takes the place of "
+        "a name: [your graph and your clients](own-data.md).",
         "",
         "| name | family | score | nodes | edges | features | classes | rounds x epochs | licence | source |",
         "|---|---|---|---|---|---|---|---|---|---|",
