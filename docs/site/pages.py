@@ -80,8 +80,8 @@ def method_page(name: str) -> str:
         f"fedatlas run --dataset minesweeper --clients 5 --rounds 10 --algorithm {name}",
         "```",
         "",
-        f"Backbone `{kind.default_backbone}` (possible: {networks}). Uploads: {uploads}; downloads: {downloads}. "
-        f"{takes_part}",
+        f"Backbone `{kind.default_backbone}` (possible: {networks}). Uploads: {uploads}; "
+        f"downloads: {downloads}. {takes_part}",
         "",
         *([f"!!! note\n    {kind.note}", ""] if kind.note else []),
         f"::: {kind.__module__}.{kind.__qualname__}",
@@ -106,8 +106,8 @@ def data_page() -> str:
         "# Data sets",
         "",
         "Sizes are those of the published graphs. `fedatlas data describe NAME` computes homophily, degrees "
-        "and feature statistics; `fedatlas data list` says what is here. A graph of your own takes the place of "
-        "a name: [your graph and your clients](own-data.md).",
+        "and feature statistics; `fedatlas data list` says what is here. A graph of your own takes the place "
+        "of a name: [your graph and your clients](own-data.md).",
         "",
         "| name | family | score | nodes | edges | features | classes | rounds x epochs | licence | source |",
         "|---|---|---|---|---|---|---|---|---|---|",
