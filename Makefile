@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.docs-installed
 PACKAGES := platform algorithms dashboards sweeps
 
 STUDIES := homophilic heterophilic ablation sensitivity convergence round-time casestudy
@@ -26,7 +27,7 @@ export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: help setup quickstart $(STUDIES) $(STUDIES:%=sweep-%) plan submit test test-slow check format benchmark \
-	wheel clean
+	wheel docs clean
 
 help:
 	@grep -hE '^[a-zA-Z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -77,8 +78,17 @@ format: $(STAMP) ## apply ruff's fixes and formatting
 benchmark: $(STAMP) ## seconds per round, start-up and memory by placement
 	$(BIN)/python benchmarks/rounds.py
 
-wheel: $(STAMP) ## build the wheel into dist/
-	$(BIN)/python -m build --wheel
+wheel: $(STAMP) ## build wheel and source archive into dist/, and check them
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
+docs: $(DOCS_STAMP) ## build the site into build/site: notebooks executed, links checked
+	NO_MKDOCS_2_WARNING=1 FEDATLAS_NOTEBOOKS=run $(BIN)/mkdocs build --strict --quiet
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
 
 clean: ## remove what make made, but no results
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

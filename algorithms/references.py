@@ -23,6 +23,7 @@ from fedatlas.platform.errors import ConfigurationError
 
 ALGORITHM_GROUP = "fedatlas.algorithms"
 BACKBONE_GROUP = "fedatlas.backbones"
+OWN_METHODS_VARIABLE = "FEDATLAS_OWN_METHODS"
 
 T = TypeVar("T")
 
@@ -137,3 +138,5 @@ def _reach(folder: Path) -> None:
     parts = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     if str(folder) not in parts:
         os.environ["PYTHONPATH"] = os.pathsep.join([*parts, str(folder)])
+    # Tells whoever connects to a cluster that its workers need this path too.
+    os.environ[OWN_METHODS_VARIABLE] = "1"

@@ -15,6 +15,7 @@ from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.dashboards.protocol import is_plain, protocol, settings
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.graphs.catalog import STANDIN_PREFIX, entry, names
+from fedatlas.platform.graphs.own import OWN_PREFIX
 from fedatlas.platform.graphs.partition import MODES
 
 if TYPE_CHECKING:
@@ -111,12 +112,15 @@ class Repetition:
 
 def scenario_title(dataset: str, partition: str, clients: int, detail: str = "") -> str:
     """Name of a scenario for people, for example ``Cora · metis · 10 clients``."""
-    parts = (dataset_title(dataset), partition, f"{clients} clients", detail)
+    place = "own clients" if partition == "own" else partition.removeprefix(OWN_PREFIX)
+    parts = (dataset_title(dataset), place, f"{clients} clients", detail)
     return " · ".join(part for part in parts if part)
 
 
 def dataset_title(dataset: str) -> str:
     """Name of a data set for people; its key if the catalog does not have it."""
+    if dataset.startswith(OWN_PREFIX):
+        return dataset.removeprefix(OWN_PREFIX)
     try:
         return entry(dataset).title
     except ConfigurationError:

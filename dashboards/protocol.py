@@ -11,6 +11,7 @@ from fedatlas.algorithms.presets import EXPERIMENT_KEYS, preset
 from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.algorithms.weight_sharing import WeightSharingConfiguration
 from fedatlas.platform.errors import ConfigurationError
+from fedatlas.platform.graphs import own
 from fedatlas.platform.graphs.catalog import entry
 
 OPTION = "method."
@@ -33,7 +34,14 @@ _OPEN = {"features": "default", "train_fraction": "None", "test_fraction": "None
 
 @cache
 def protocol(dataset: str) -> Mapping[str, str]:
-    """Settings of the papers' protocol as they are tracked; without rounds and epochs for an unknown set."""
+    """Settings of the papers' protocol as they are tracked; without rounds and epochs for an unknown set.
+
+    For a graph that a user has brought, the defaults of such graphs.
+    """
+    if dataset.startswith(own.OWN_PREFIX):
+        train, _, test = own.SPLIT
+        defaults = {"component": "all", "features": "none", "rounds": own.ROUNDS, "epochs": own.EPOCHS}
+        return {**_ALWAYS, **_as_tracked({**defaults, "train_fraction": train, "test_fraction": test})}
     try:
         published = entry(dataset)
     except ConfigurationError:

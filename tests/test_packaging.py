@@ -75,6 +75,7 @@ def test_pinned_versions_cover_the_dependencies() -> None:
         for line in (ROOT / "constraints.txt").read_text().splitlines()
         if "==" in line
     }
-    named = SETTINGS["project"]["dependencies"] + SETTINGS["project"]["optional-dependencies"]["dev"]
+    extras = SETTINGS["project"]["optional-dependencies"]
+    named = SETTINGS["project"]["dependencies"] + extras["dev"] + extras["docs"]
     wanted = {name.split(">")[0].split("[")[0].lower().replace("_", "-") for name in named}
     assert wanted <= pinned

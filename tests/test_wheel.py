@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-TREE = ("platform", "algorithms", "dashboards", "sweeps", "pyproject.toml", "README.md")
+TREE = ("platform", "algorithms", "dashboards", "sweeps", "pyproject.toml", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,9 @@ def worker_environment() -> dict[str, str]:
     out = dict(WORKER_ENVIRONMENT)
     if os.environ.get("FEDATLAS_DATA"):
         out["FEDATLAS_DATA"] = str(data_folder())
+    if os.environ.get("FEDATLAS_OWN_METHODS"):
+        # A method of the user's own lies beside the command and not among the installed packages.
+        out["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
     if offline := os.environ.get("FEDATLAS_OFFLINE"):
         out["FEDATLAS_OFFLINE"] = offline
     return out
@@ -61,6 +64,15 @@ def connected(cpus: float | None = None, gpus: float | None = None) -> Iterator[
         _join(address)
     else:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        _begin(cpus, gpus)
+    try:
+        yield resources()
+    finally:
+        ray.shutdown()
+
+
+def _begin(cpus: float | None, gpus: float | None) -> None:
+    try:
         ray.init(
             address="local",
             num_cpus=None if cpus is None else int(cpus),
@@ -70,10 +82,15 @@ def connected(cpus: float | None = None, gpus: float | None = None) -> Iterator[
             logging_level=logging.WARNING,
             runtime_env={"env_vars": worker_environment()},
         )
-    try:
-        yield resources()
-    finally:
+    except Exception as error:
+        # Ray has no class of its own for this.
+        if "timed out during startup" not in str(error):
+            raise
         ray.shutdown()
+        raise FedatlasError(
+            "Ray did not start within its time, as on a machine that is busy: try again, look at `fedatlas "
+            "doctor`, or run without Ray with --placement inline"
+        ) from error
 
 
 def _join(address: str) -> None:

@@ -490,6 +490,8 @@ def _brought(dataset: str) -> own.OwnGraph | None:
 
 def _clients_of(dataset: str) -> own.OwnGraph:
     brought = _brought(dataset)
+    if brought is None:
+        entry(dataset)
     if brought is None or brought.clients is None:
         raise PartitionError(
             f"partition=own: {dataset} names no clients; give its nodes a column or array `client`, or "

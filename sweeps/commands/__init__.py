@@ -10,6 +10,7 @@ from fedatlas.platform.errors import FedatlasError
 from fedatlas.sweeps.commands import (
     algorithms,
     data,
+    doctor,
     method,
     partition,
     plan,
@@ -40,6 +41,7 @@ app.command("partition")(partition.partition)
 app.command("algorithms")(algorithms.algorithms)
 app.command("new-method")(method.new_method)
 app.command("check")(method.check)
+app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data")
 
 

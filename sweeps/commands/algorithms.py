@@ -6,9 +6,14 @@ from typing import Annotated
 
 import typer
 
+from fedatlas.sweeps.commands import completion
+
 
 def algorithms(
-    name: Annotated[str | None, typer.Argument(help="Show the options of this method.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(autocompletion=completion.algorithms, help="Show the options of this method."),
+    ] = None,
 ) -> None:
     """List the methods, or the options of one with their defaults.
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedatlas.platform.graphs import catalog, store
+from fedatlas.sweeps.commands import completion
 
 _TABLE_WIDTH = 150
 """Below this width the table would cut numbers and names, so it lets the terminal wrap instead."""
@@ -77,7 +78,12 @@ def list_sets() -> None:
 
 @app.command("describe")
 def describe_set(
-    dataset: Annotated[str, typer.Argument(help="Name of a data set, or path of a graph of your own.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.datasets, help="Name of a data set, or path of a graph of your own."
+        ),
+    ],
 ) -> None:
     """Show heterophily, degrees, classes and features of a graph; of your own also what was repaired and why.
 
@@ -148,7 +154,10 @@ def import_files(
 
 @app.command("verify")
 def verify_files(
-    names: Annotated[list[str] | None, typer.Argument(help="Data sets; all if none is named.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(autocompletion=completion.datasets, help="Data sets; all if none is named."),
+    ] = None,
 ) -> None:
     """Check raw files against their sha256; exit with code 1 if one is corrupt.
 

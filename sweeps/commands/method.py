@@ -70,7 +70,7 @@ def check(
             bar.update(task, completed=number, description=following)
     if failed:
         console.print(
-            f"{failed} of {len(CHECKS)} checks failed; docs/adding-a-method.md says what each hook keeps",
+            f"{failed} of {len(CHECKS)} checks failed; docs/adding-a-method.md says what hooks must keep",
             highlight=False,
         )
         raise typer.Exit(1)

@@ -11,6 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fedatlas.sweeps.commands import completion
+
 if TYPE_CHECKING:
     from fedatlas.platform.graphs.federated import Scenario
 
@@ -19,7 +21,12 @@ LISTED_CLASSES = 8
 
 
 def partition(
-    dataset: Annotated[str, typer.Argument(help="Name of a data set, or path of a graph of your own.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.datasets, help="Name of a data set, or path of a graph of your own."
+        ),
+    ],
     clients: Annotated[
         int | None, typer.Option(min=1, help="Number of clients; 10, or what the file of the clients says.")
     ] = None,
@@ -28,6 +35,7 @@ def partition(
         typer.Option(
             "--mode",
             "--partition",
+            autocompletion=completion.partitions,
             help="metis, metis-overlap, random, louvain, label-skew, own, or a membership file.",
         ),
     ] = "metis",

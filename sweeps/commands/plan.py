@@ -7,15 +7,24 @@ from typing import Annotated
 
 import typer
 
+from fedatlas.sweeps.commands import completion
+
 
 def plan(
-    names: Annotated[list[str], typer.Argument(help="Studies that come with the package, or YAML files.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            autocompletion=completion.studies, help="Studies that come with the package, or YAML files."
+        ),
+    ],
     algorithms: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of every trial.")] = None,
     only: Annotated[str | None, typer.Option(help="Filters as in `fedatlas sweep`.")] = None,
     without: Annotated[str | None, typer.Option(help="Filters of what to leave out.")] = None,
-    placement: Annotated[str | None, typer.Option(help="auto, inline, actors or packed.")] = None,
+    placement: Annotated[
+        str | None, typer.Option(autocompletion=completion.placements, help="auto, inline, actors or packed.")
+    ] = None,
     tracking: Annotated[bool, typer.Option(help="Read finished trials of the MLflow store too.")] = True,
     json: Annotated[Path | None, typer.Option(help="Write all figures to this file.")] = None,
 ) -> None:

@@ -10,22 +10,47 @@ import typer
 import yaml
 
 from fedatlas.platform.errors import ConfigurationError, FedatlasError
+from fedatlas.sweeps.commands import completion
 
 
 def run(
-    dataset: Annotated[str | None, typer.Option(help="Data set, see `fedatlas data list`.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="Method, see `fedatlas algorithms`.")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=completion.datasets,
+            help="Name of `fedatlas data list`, or path of a graph of your own.",
+        ),
+    ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=completion.algorithms,
+            help="Method, see `fedatlas algorithms`; or package.module:Class.",
+        ),
+    ] = None,
     clients: Annotated[
         int | None, typer.Option(help="Number of clients; 10, or what the partition's file says.")
     ] = None,
     partition: Annotated[
-        str, typer.Option(help="metis, metis-overlap, random, louvain or label-skew.")
+        str,
+        typer.Option(
+            autocompletion=completion.partitions,
+            help="metis, metis-overlap, random, louvain, label-skew, own, or a membership file.",
+        ),
     ] = "metis",
-    backbone: Annotated[str | None, typer.Option(help="gcn or h2gcn; the method's own by default.")] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=completion.backbones,
+            help="Network, or package.module:Class; the method's own by default.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of split, initialisation and training.")] = 0,
     rounds: Annotated[int | None, typer.Option(help="Rounds; the protocol's by default.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Local epochs; the protocol's by default.")] = None,
-    placement: Annotated[str, typer.Option(help="auto, inline, actors or packed.")] = "auto",
+    placement: Annotated[
+        str, typer.Option(autocompletion=completion.placements, help="auto, inline, actors or packed.")
+    ] = "auto",
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="key=value of the experiment or the method; may be repeated."),

@@ -8,9 +8,16 @@ from typing import Annotated
 
 import typer
 
+from fedatlas.sweeps.commands import completion
+
 
 def submit(
-    name: Annotated[str, typer.Argument(help="Study that comes with the package, or a YAML file.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.studies, help="Study that comes with the package, or a YAML file."
+        ),
+    ],
     algorithms: Annotated[str | None, typer.Option(help="Methods to run, separated by commas.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of every trial.")] = None,
@@ -19,7 +26,9 @@ def submit(
     tuned: Annotated[
         list[Path] | None, typer.Option(help="Configuration that `fedatlas tune` wrote; may be repeated.")
     ] = None,
-    placement: Annotated[str | None, typer.Option(help="auto, inline, actors or packed.")] = None,
+    placement: Annotated[
+        str | None, typer.Option(autocompletion=completion.placements, help="auto, inline, actors or packed.")
+    ] = None,
     available_only: Annotated[bool, typer.Option(help="Leave out data sets that are missing.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what failed.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Run everything anew.")] = False,

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedatlas.sweeps.commands import completion
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -20,7 +22,12 @@ STOPPED = "stopped; finished trials are kept. Run the same command to go on."
 
 
 def sweep(
-    name: Annotated[str, typer.Argument(help="Study that comes with the package, or a YAML file.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.studies, help="Study that comes with the package, or a YAML file."
+        ),
+    ],
     algorithms: Annotated[str | None, typer.Option(help="Methods to run, separated by commas.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of every trial.")] = None,
@@ -34,7 +41,9 @@ def sweep(
     tuned: Annotated[
         list[Path] | None, typer.Option(help="Configuration that `fedatlas tune` wrote; may be repeated.")
     ] = None,
-    placement: Annotated[str | None, typer.Option(help="auto, inline, actors or packed.")] = None,
+    placement: Annotated[
+        str | None, typer.Option(autocompletion=completion.placements, help="auto, inline, actors or packed.")
+    ] = None,
     available_only: Annotated[bool, typer.Option(help="Leave out data sets that are missing.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Show what would run, and stop.")] = False,
     retry_failed: Annotated[

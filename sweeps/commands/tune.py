@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedatlas.sweeps.commands import completion
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,13 +26,31 @@ SHOWN = 5
 
 
 def tune(
-    dataset: Annotated[str, typer.Option(help="Data set, see `fedatlas data list`.")],
-    algorithm: Annotated[str, typer.Option(help="Method, see `fedatlas algorithms`.")],
+    dataset: Annotated[
+        str,
+        typer.Option(
+            autocompletion=completion.datasets,
+            help="Name of `fedatlas data list`, or path of a graph of your own.",
+        ),
+    ],
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            autocompletion=completion.algorithms,
+            help="Method, see `fedatlas algorithms`; or package.module:Class.",
+        ),
+    ],
     clients: Annotated[
         int | None, typer.Option(help="Number of clients; 10, or what the partition's file says.")
     ] = None,
-    partition: Annotated[str, typer.Option(help="metis, metis-overlap, random, louvain, ...")] = "metis",
-    backbone: Annotated[str | None, typer.Option(help="Network; the method's own by default.")] = None,
+    partition: Annotated[
+        str,
+        typer.Option(autocompletion=completion.partitions, help="metis, metis-overlap, random, louvain, ..."),
+    ] = "metis",
+    backbone: Annotated[
+        str | None,
+        typer.Option(autocompletion=completion.backbones, help="Network; the method's own by default."),
+    ] = None,
     search: Annotated[
         str | None, typer.Option(help="Options to search, separated by commas; by default all with a space.")
     ] = None,

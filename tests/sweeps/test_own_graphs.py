@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedatlas.algorithms import registry
+from fedatlas.dashboards.cells import arrange
 from fedatlas.platform.errors import ConfigurationError, FedatlasError
 from fedatlas.platform.graphs import own
 from fedatlas.sweeps import Study, run
@@ -131,6 +132,12 @@ def test_a_study_takes_paths_beside_its_file(
     table = study.results()
     assert set(table["dataset"]) == {"own:mine"}
     assert set(table["data_kind"]) == {"own"}
+    titles = {each.column.title for each in arrange(table)}
+    assert titles == {
+        "mine · own clients · 3 clients",
+        "mine · clients · 2 clients",
+        "mine · random · 4 clients",
+    }
 
 
 def test_a_study_may_be_made_of_objects(graph: str) -> None:
