@@ -25,7 +25,7 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help setup quickstart $(STUDIES) $(STUDIES:%=sweep-%) plan submit test test-slow check format benchmark \
+.PHONY: help setup quickstart $(STUDIES) $(STUDIES:%=sweep-%) dashboard plan submit test test-slow check format benchmark \
 	wheel clean
 
 help:
@@ -51,6 +51,9 @@ $(STUDIES:%=sweep-%): sweep-%: $(STAMP)
 	$(BIN)/fedatlas sweep $* $(SWEEP_OPTIONS)
 
 $(STUDIES): %: sweep-%
+
+dashboard: $(STAMP) ## the MLflow UI on 127.0.0.1, with the addresses of the study pages
+	$(BIN)/fedatlas dashboard
 
 plan: $(STAMP) ## trials, bytes and expected hours of STUDY (STUDY="homophilic heterophilic" SEEDS=10)
 	$(BIN)/fedatlas plan $(STUDY) $(SWEEP_OPTIONS)

@@ -21,6 +21,7 @@ from fedatlas.platform.tracking.destination import (
     tracking_uri,
 )
 from fedatlas.platform.tracking.operations import (
+    DESCRIPTION_TAG,
     PARENT_TAG,
     RUN_TAG,
     CloseRun,
@@ -172,6 +173,19 @@ class Store:
                     self._client.restore_experiment(found.experiment_id)
                 self._experiments[name] = found.experiment_id
         return self._experiments[name]
+
+    def describe(self, experiment: str, text: str) -> None:
+        """Set the description of an experiment, which is made if needed.
+
+        Raises:
+            TrackingError: the store refused it or could not be reached.
+        """
+        try:
+            self._client.set_experiment_tag(
+                self.experiment_id(experiment), DESCRIPTION_TAG, text[:TAG_LENGTH]
+            )
+        except Exception as error:
+            raise self._failure("refused a description", error) from error
 
     def runs(self, experiment: str, condition: str = "") -> Iterator[Any]:
         """Runs of an experiment, newest first; none if it does not exist.

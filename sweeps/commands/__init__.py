@@ -1,4 +1,4 @@
-"""The command line: `fedatlas run | sweep | plan | tune | submit | report | sync | data | ...`."""
+"""The command line: `fedatlas run | sweep | plan | tune | submit | report | export | watch | ...`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,21 @@ import sys
 import typer
 
 from fedatlas.platform.errors import FedatlasError
-from fedatlas.sweeps.commands import algorithms, data, partition, plan, report, run, submit, sweep, sync, tune
+from fedatlas.sweeps.commands import (
+    algorithms,
+    dashboard,
+    data,
+    export,
+    partition,
+    plan,
+    report,
+    run,
+    submit,
+    sweep,
+    sync,
+    tune,
+    watch,
+)
 
 app = typer.Typer(
     name="fedatlas",
@@ -22,6 +36,9 @@ app.command("plan")(plan.plan)
 app.command("tune")(tune.tune)
 app.command("submit")(submit.submit)
 app.command("report")(report.report)
+app.command("export")(export.export)
+app.command("watch")(watch.watch)
+app.command("dashboard")(dashboard.dashboard)
 app.command("sync")(sync.sync)
 app.command("partition")(partition.partition)
 app.command("algorithms")(algorithms.algorithms)
