@@ -244,9 +244,9 @@ def critical_difference(ranking: Ranking) -> Figure:
         axis.set_xlim(1 - 0.45 * count, count + 0.45 * count)
         top = 0.0
         axis.plot([1, count], [top, top], color="black", lw=0.8)
-        for rank in range(1, count + 1):
-            axis.plot([rank, rank], [top, top + 0.15], color="black", lw=0.8)
-            axis.text(rank, top + 0.25, str(rank), ha="center", fontsize=6)
+        for mark in range(1, count + 1):
+            axis.plot([mark, mark], [top, top + 0.15], color="black", lw=0.8)
+            axis.text(mark, top + 0.25, str(mark), ha="center", fontsize=6)
         axis.plot([1, 1 + ranking.critical], [top + 1.1, top + 1.1], color="black", lw=1.2)
         axis.text(1, top + 1.25, f"critical difference {ranking.critical:.2f}", fontsize=6)
         for place, group in enumerate(ranking.groups):
@@ -256,8 +256,8 @@ def critical_difference(ranking: Ranking) -> Figure:
         base = top - 0.5 - 0.25 * len(ranking.groups)
         for place, (row, rank) in enumerate(order):
             left = place < half
-            level: float = base - 0.5 * (place if left else count - 1 - place)
-            edge: float = 0.6 if left else count + 0.4
+            level = base - 0.5 * (place if left else count - 1 - place)
+            edge = 0.6 if left else count + 0.4
             axis.plot([rank, rank, edge], [top, level, level], color="black", lw=0.5)
             axis.text(
                 edge + (-0.1 if left else 0.1),

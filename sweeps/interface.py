@@ -305,11 +305,12 @@ class Study:
         answers = f" Compared with: {', '.join(self.file.answers)}." if self.file.answers else ""
         return (
             f"{self.file.description}{answers}\n\n"
-            "A run of kind `sweep` is a start of the study: its artifacts are the summary table and the study "
-            "page (HTML). The runs nested in it are the trials, one for each method, scenario and seed. Search "
-            "them by `tags.dataset`, `tags.partition`, `tags.clients`, `tags.method`; "
-            "`tags.fedatlas.kind = 'trial'` leaves the sweeps out. Metrics: `summary/` at the best-validation "
-            "round, `val/`, `test/`, `loss/`, `comm/` (bytes of all clients), `time/` (seconds) by round."
+            "A run of kind `sweep` is a start of the study: its artifacts are the summary table and the "
+            "study page (HTML). The runs nested in it are the trials, one per method, scenario and seed. "
+            "Search them by `tags.dataset`, `tags.partition`, `tags.clients`, `tags.method`; "
+            "`tags.fedatlas.kind = 'trial'` leaves the sweeps out. Metrics: `summary/` at the "
+            "best-validation round, and by round `val/`, `test/`, `loss/`, `comm/` (bytes of all clients) "
+            "and `time/` (seconds)."
         )
 
     def _keep_tables(

@@ -177,13 +177,15 @@ class Store:
     def describe(self, experiment: str, text: str) -> None:
         """Set the description of an experiment, which is made if needed.
 
+        MLflow is told too that it holds trained models: its UI otherwise opens pages for conversations.
+
         Raises:
             TrackingError: the store refused it or could not be reached.
         """
         try:
-            self._client.set_experiment_tag(
-                self.experiment_id(experiment), DESCRIPTION_TAG, text[:TAG_LENGTH]
-            )
+            number = self.experiment_id(experiment)
+            self._client.set_experiment_tag(number, DESCRIPTION_TAG, text[:TAG_LENGTH])
+            self._client.set_experiment_tag(number, "mlflow.experimentKind", "custom_model_development")
         except Exception as error:
             raise self._failure("refused a description", error) from error
 
