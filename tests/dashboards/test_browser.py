@@ -30,7 +30,7 @@ from .test_projections import exported
 
 WIDTHS = (1280, 390)
 SCHEMES = ("light", "dark")
-UI_SECONDS = 120
+UI_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +243,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def answers(address: str) -> bool:
+    with suppress(OSError), urllib.request.urlopen(address, timeout=5):
+        return True
+    return False
+
+
 @pytest.fixture
 def ui(results: Path) -> Iterator[str]:
     """MLflow's own UI over the store of the tests."""
@@ -257,17 +263,16 @@ def ui(results: Path) -> Iterator[str]:
     )
     address = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(UI_SECONDS):
-            with suppress(OSError):
-                urllib.request.urlopen(f"{address}/health", timeout=5).close()
-                break
+        end = time.monotonic() + UI_SECONDS
+        while not answers(f"{address}/health"):
             assert server.poll() is None, (results / "ui.log").read_text()
+            assert time.monotonic() < end, "the UI does not answer"
             time.sleep(1)
         yield address
     finally:
         # The server starts further processes; all of them are of this session.
         os.killpg(server.pid, 15)
-        server.wait(30)
+        server.wait(60)
         log.close()
 
 
@@ -281,10 +286,10 @@ def test_a_score_leads_to_its_run_in_the_live_ui(opened: Opened, ui: str) -> Non
     with opened.context.expect_page() as opening:
         single.click()
     shown = opening.value
-    shown.get_by_text(run).first.wait_for(timeout=60_000)
+    shown.get_by_text(run).first.wait_for(timeout=120_000)
     shown.get_by_text("trial").first.wait_for()
     several = page.locator("a.score").first
     with opened.context.expect_page() as opening:
         several.click()
     compared = opening.value
-    compared.get_by_text("Comparing 2 Runs").first.wait_for(timeout=60_000)
+    compared.get_by_text("Comparing 2 Runs").first.wait_for(timeout=120_000)
