@@ -26,8 +26,8 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help setup quickstart $(STUDIES) $(STUDIES:%=sweep-%) plan submit test test-slow check format benchmark \
-	wheel docs clean
+.PHONY: help setup quickstart $(STUDIES) $(STUDIES:%=sweep-%) dashboard plan submit test test-slow check format \
+	benchmark wheel docs clean
 
 help:
 	@grep -hE '^[a-zA-Z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -52,6 +52,9 @@ $(STUDIES:%=sweep-%): sweep-%: $(STAMP)
 	$(BIN)/fedatlas sweep $* $(SWEEP_OPTIONS)
 
 $(STUDIES): %: sweep-%
+
+dashboard: $(STAMP) ## the MLflow UI on 127.0.0.1, with the addresses of the study pages
+	$(BIN)/fedatlas dashboard
 
 plan: $(STAMP) ## trials, bytes and expected hours of STUDY (STUDY="homophilic heterophilic" SEEDS=10)
 	$(BIN)/fedatlas plan $(STUDY) $(SWEEP_OPTIONS)

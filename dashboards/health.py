@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedatlas.dashboards.cells import UNKNOWN, finished, scenario_title, unfinished
 from fedatlas.platform.errors import TrackingError
-from fedatlas.platform.tracking.operations import KIND_TAG, TRIALS_TAG
+from fedatlas.platform.tracking.operations import KIND_TAG, RAY_TAG, TRIALS_TAG
 from fedatlas.platform.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -49,6 +49,14 @@ class Unfinished:
     rounds: int | None
     started: float | None
 
+    @property
+    def progress(self) -> str:
+        """Rounds done, of how many; personal rounds come on top of those that a trial names."""
+        if self.rounds_done is None:
+            return ""
+        whole = self.rounds if self.rounds is not None and self.rounds_done <= self.rounds else None
+        return f"{self.rounds_done} rounds" if whole is None else f"{self.rounds_done} of {whole} rounds"
+
 
 @dataclass(frozen=True)
 class Health:
@@ -60,6 +68,7 @@ class Health:
         retried: trials that were started more than once.
         wanted: trials that the running sweep set out to run; None if no sweep runs, or it does not say.
         done: of those, the ones that have ended.
+        ray: address of the cluster of the running sweep; empty if none runs, or it does not say.
         remaining_seconds: expected, at the pace of the running sweep so far; None if there is none.
         unfinished: failed ones first.
     """
@@ -72,6 +81,7 @@ class Health:
     wanted: int | None
     done: int | None
     remaining_seconds: float | None
+    ray: str
     unfinished: tuple[Unfinished, ...]
 
 
@@ -90,7 +100,7 @@ def health(store: Store, experiment: str, trials: pd.DataFrame, progress: bool =
         key=lambda each: (each.status not in FAILED, each.scenario, each.label, each.seed),
     )
     running = sum(each.status == "RUNNING" for each in others)
-    wanted, ended, remaining = _sweep(store, experiment, trials, others)
+    wanted, ended, remaining, ray = _sweep(store, experiment, trials, others)
     return Health(
         finished=len(done),
         failed=sum(each.status in FAILED for each in others),
@@ -100,6 +110,7 @@ def health(store: Store, experiment: str, trials: pd.DataFrame, progress: bool =
         wanted=wanted,
         done=ended,
         remaining_seconds=remaining,
+        ray=ray,
         unfinished=tuple(others),
     )
 
@@ -147,26 +158,27 @@ def _known(value: Any) -> bool:
 
 def _sweep(
     store: Store, experiment: str, trials: pd.DataFrame, others: list[Unfinished]
-) -> tuple[int | None, int | None, float | None]:
-    """Trials wanted and ended of the newest running sweep, and its remaining seconds."""
+) -> tuple[int | None, int | None, float | None, str]:
+    """Trials wanted and ended of the newest running sweep, its remaining seconds, and its cluster."""
     sweeps = store.runs(experiment, f"tags.`{KIND_TAG}` = 'sweep'")
     sweep = next((run for run in sweeps if run.info.status == "RUNNING"), None)
     if sweep is None:
-        return None, None, None
+        return None, None, None, ""
+    ray = sweep.data.tags.get(RAY_TAG, "")
     mine = trials[trials["parent_id"] == sweep.info.run_id]
     ended = int(mine["status"].isin(("FINISHED", *FAILED)).sum())
     wanted = sweep.data.tags.get(TRIALS_TAG)
     if wanted is None or not wanted.isdecimal():
-        return None, ended, None
+        return None, ended, None, ray
     under_way = sum(
-        each.rounds_done / each.rounds
+        min(1.0, each.rounds_done / each.rounds)
         for each in others
         if each.status == "RUNNING" and each.rounds_done and each.rounds
     )
     work = ended + min(under_way, int(wanted))
     spent = time.time() - sweep.info.start_time / 1000
     remaining = spent * (int(wanted) - work) / work if work > 0 else None
-    return int(wanted), ended, remaining
+    return int(wanted), ended, remaining, ray
 
 
 def duration(seconds: float) -> str:

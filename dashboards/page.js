@@ -363,7 +363,7 @@ function guide(figure, series, options, box) {
   figure.addEventListener("blur", hide);
   figure.addEventListener("keydown", (event) => {
     const move = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 }[event.key];
-    if (move !== undefined) { event.preventDefault(); show(place < 0 ? 0 : place + move); }
+    if (move !== undefined) { event.preventDefault(); show(place < 0 && Math.abs(move) < 1e9 ? 0 : place + move); }
     if (event.key === "Escape") hide();
   });
 }

@@ -20,7 +20,7 @@ from fedatlas.dashboards.figures import Style
 from fedatlas.dashboards.links import runs_path
 from fedatlas.dashboards.literature import published_seconds
 from fedatlas.dashboards.significance import comparisons, ranking, scores_of
-from fedatlas.dashboards.tables import ScenarioTable
+from fedatlas.dashboards.tables import ScenarioTable, reference_row
 from fedatlas.dashboards.traces import Trace
 from fedatlas.dashboards.variations import ablations, sensitivities
 from fedatlas.platform.tracking.store import Store
@@ -109,7 +109,7 @@ def _cell(table: ScenarioTable, row: Row, column: Column) -> Plain:
     worst = [each.trial.get("worst_decile_test_score") for each in group]
     known = [float(value) for value in worst if isinstance(value, int | float) and value == value]
     return {
-        "mean": rounded(cell.mean),
+        "mean": rounded(cell.mean, 4),
         "std": rounded(cell.std) if cell.n > 1 else None,
         "complete": cell.complete,
         "published": None if cell.published is None else cell.published.value,
@@ -293,17 +293,7 @@ def statistics_data(table: ScenarioTable) -> Plain:
             "groups": [[places[row] for row in group] for group in found.groups],
             "left_out": [places[row] for row in table.rows if row not in found.ranks],
         }
-    return {"reference": places[_reference(table)], "against": against, "ranking": ranks}
-
-
-def _reference(table: ScenarioTable) -> Row:
-    """FedGMC if it is there, else the row with the most best cells."""
-    for row in table.rows:
-        if row.algorithm == "fedgmc" and row.name == row.label:
-            return row
-    return max(
-        table.rows, key=lambda row: sum(cell.best for key, cell in table.cells.items() if key[0] == row)
-    )
+    return {"reference": places[reference_row(table)], "against": against, "ranking": ranks}
 
 
 def _p(value: float) -> float | None:

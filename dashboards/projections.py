@@ -97,9 +97,16 @@ class Panel:
 
 @dataclass(frozen=True)
 class Projected:
-    """The panels of one trial."""
+    """The panels of one trial.
+
+    Attributes:
+        title: method, scenario and seed.
+        slug: the scenario, for names of files.
+        panels: projections.
+    """
 
     title: str
+    slug: str
     panels: tuple[Panel, ...]
 
 
@@ -111,7 +118,8 @@ def casestudies(store: Store, table: ScenarioTable) -> list[Projected]:
             break
         panels = _panels(store, group[0])
         if panels:
-            found.append(Projected(f"{row.name}, {column.title}, seed {group[0].seed}", panels))
+            slug = f"{column.dataset}-{column.partition}-{column.clients}"
+            found.append(Projected(f"{row.name}, {column.title}, seed {group[0].seed}", slug, panels))
     return found
 
 

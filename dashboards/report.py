@@ -26,7 +26,7 @@ from fedatlas.dashboards.traces import traces
 from fedatlas.platform.errors import FedatlasError, unknown_name
 from fedatlas.platform.tracking import reading
 from fedatlas.platform.tracking.destination import redacted, results_folder
-from fedatlas.platform.tracking.operations import ANSWERS_TAG, DESCRIPTION_TAG, KIND_TAG
+from fedatlas.platform.tracking.operations import ANSWERS_TAG, DESCRIPTION_TAG, KIND_TAG, LogFile
 from fedatlas.platform.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -113,6 +113,21 @@ def write_report(store: Store, experiment: str, path: Path, ui: str | None = Non
     path.parent.mkdir(parents=True, exist_ok=True)
     _replace(path, text)
     return path
+
+
+def keep_page(store: Store, experiment: str, path: Path) -> str | None:
+    """Log the page as an artifact of the newest sweep, so that it opens inside the MLflow UI.
+
+    Returns:
+        The run's id, or None if the study has no sweep.
+
+    Raises:
+        TrackingError: the store refused it.
+    """
+    for run in store.runs(experiment, f"tags.`{KIND_TAG}` = 'sweep'"):
+        store.apply(LogFile(run.info.run_id, str(path)))
+        return str(run.info.run_id)
+    return None
 
 
 def tracked_trials(store: Store, experiment: str) -> pd.DataFrame:

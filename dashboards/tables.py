@@ -178,6 +178,15 @@ def _table(kind: Kind, placed: list[Repetition]) -> ScenarioTable:
     )
 
 
+def reference_row(table: ScenarioTable) -> Row:
+    """What others are compared with unless one chooses: FedGMC if it is there, else the most often best."""
+    for row in table.rows:
+        if row.algorithm == "fedgmc" and row.name == row.label:
+            return row
+    wins = {row: sum(cell.best for key, cell in table.cells.items() if key[0] == row) for row in table.rows}
+    return max(table.rows, key=lambda row: wins[row])
+
+
 def _two_highest(means: list[float]) -> tuple[float, float]:
     """The highest value and the next lower one; NaN where there is none, or no rival."""
     if len(means) < 2:

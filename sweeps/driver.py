@@ -25,7 +25,14 @@ from fedatlas.platform.federation.actors import Fleet
 from fedatlas.platform.federation.placement import PlacementPlan
 from fedatlas.platform.federation.records import RoundRecord
 from fedatlas.platform.tracking.destination import results_folder
-from fedatlas.platform.tracking.operations import FINGERPRINT_TAG, KIND_TAG, STUDY_TAG, RunStatus
+from fedatlas.platform.tracking.operations import (
+    FINGERPRINT_TAG,
+    KIND_TAG,
+    RAY_TAG,
+    STUDY_TAG,
+    TRIALS_TAG,
+    RunStatus,
+)
 from fedatlas.platform.tracking.store import Store
 from fedatlas.platform.tracking.tracker import Tracker
 from fedatlas.sweeps.execution import Planned, checkpoint_path, export_path
@@ -317,7 +324,14 @@ def run_study(
     begin = time.perf_counter()
     parent = None
     if tracker is not None:
-        where = {KIND_TAG: "sweep", STUDY_TAG: study, FOLDER_TAG: place(), **(tags or {})}
+        where = {
+            KIND_TAG: "sweep",
+            STUDY_TAG: study,
+            FOLDER_TAG: place(),
+            TRIALS_TAG: str(len(preflight.todo)),
+            RAY_TAG: ray.get_runtime_context().gcs_address,
+            **(tags or {}),
+        }
         close_abandoned(tracker, study)
         parent = outcome.parent = tracker.open(study, f"{study} sweep", {}, where)
     groups: dict[tuple[int, float, float], list[tuple[Planned, PlacementPlan]]] = {}

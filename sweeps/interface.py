@@ -322,7 +322,7 @@ class Study:
         """
         from fedatlas.platform.federation.cluster import connected
         from fedatlas.platform.tracking.destination import require_results_folder, tracking_uri
-        from fedatlas.platform.tracking.operations import ANSWERS_TAG
+        from fedatlas.platform.tracking.operations import ANSWERS_TAG, DESCRIPTION_TAG
         from fedatlas.platform.tracking.tracker import Tracker
         from fedatlas.sweeps.driver import StudyOutcome, alone, begin_anew, mark_stale, run_study
 
@@ -348,12 +348,29 @@ class Study:
                 mark_stale(found, store)
             outcome = StudyOutcome()
             if found.todo:
-                tags = {ANSWERS_TAG: ", ".join(self.file.answers)} if self.file.answers else {}
+                if tracker is not None:
+                    tracker.describe(self.name, self._description())
+                tags = {DESCRIPTION_TAG: self.file.description}
+                if self.file.answers:
+                    tags[ANSWERS_TAG] = ", ".join(self.file.answers)
                 outcome = run_study(self.name, found, tracker, show, self.file.export, tags)
             outcome.held_back = found.failed
             if tracker is not None and tracker.store is not None:
                 self._keep_tables(tracker, outcome, report and not outcome.interrupted, announce)
             return outcome
+
+    def _description(self) -> str:
+        """What MLflow shows above the runs of the study, in Markdown."""
+        answers = f" Compared with: {', '.join(self.file.answers)}." if self.file.answers else ""
+        return (
+            f"{self.file.description}{answers}\n\n"
+            "A run of kind `sweep` is a start of the study: its artifacts are the summary table and the "
+            "study page (HTML). The runs nested in it are the trials, one per method, scenario and seed. "
+            "Search them by `tags.dataset`, `tags.partition`, `tags.clients`, `tags.method`; "
+            "`tags.fedatlas.kind = 'trial'` leaves the sweeps out. Metrics: `summary/` at the "
+            "best-validation round, and by round `val/`, `test/`, `loss/`, `comm/` (bytes of all clients) "
+            "and `time/` (seconds)."
+        )
 
     def _keep_tables(
         self, tracker: Tracker, outcome: StudyOutcome, report: bool, announce: Callable[[str], None]

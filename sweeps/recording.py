@@ -191,6 +191,12 @@ class Recording:
             FINGERPRINT_TAG: self.planned.fingerprint,
             IDENTITY_TAG: resolved.identity_hash(),
             "fedatlas.placement": self.placement,
+            # Under short names too, for the search field of MLflow: tags.dataset = 'cora'.
+            "dataset": resolved.experiment.dataset,
+            "partition": resolved.experiment.partition,
+            "clients": str(resolved.experiment.clients),
+            "method": str(resolved.experiment.label),
+            "seed": str(resolved.experiment.seed),
             "fedatlas.method_version": str(resolved.method_version),
             **tags(resolved.experiment, self.planned.data_sha256),
         }

@@ -111,6 +111,33 @@ def _join(address: str) -> None:
         ) from error
 
 
+def observe(address: str) -> bool:
+    """Join a running cluster to look at it; whether it answered. `ray.shutdown` ends that."""
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        _join(address)
+    except FedatlasError:
+        return False
+    return True
+
+
+def usage() -> str:
+    """What the cluster that this process has joined is doing, in words."""
+    whole: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    parts = [
+        f"{whole[key] - free.get(key, 0.0):g} of {whole[key]:g} {name} reserved"
+        for key, name in (("CPU", "CPUs"), ("GPU", "GPUs"))
+        if whole.get(key)
+    ]
+    groups = ray.util.placement_group_table().values()
+    fleets = [each for each in groups if each["name"].startswith("fedatlas") and each["state"] == "CREATED"]
+    actors = sum(len(each["bundles"]) for each in fleets)
+    nodes = len([node for node in ray.nodes() if node["Alive"]])  # type: ignore[no-untyped-call]
+    return f"Ray: {nodes} {'node' if nodes == 1 else 'nodes'}, {', '.join(parts)}, {actors} client actors"
+
+
 def resources() -> Cluster:
     """What the nodes that are alive offer in all."""
     return Cluster(

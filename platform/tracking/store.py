@@ -21,6 +21,7 @@ from fedatlas.platform.tracking.destination import (
     tracking_uri,
 )
 from fedatlas.platform.tracking.operations import (
+    DESCRIPTION_TAG,
     PARENT_TAG,
     RUN_TAG,
     CloseRun,
@@ -174,6 +175,21 @@ class Store:
                     self._client.restore_experiment(found.experiment_id)
                 self._experiments[name] = found.experiment_id
         return self._experiments[name]
+
+    def describe(self, experiment: str, text: str) -> None:
+        """Set the description of an experiment, which is made if needed.
+
+        MLflow is told too that it holds trained models: its UI otherwise opens pages for conversations.
+
+        Raises:
+            TrackingError: the store refused it or could not be reached.
+        """
+        try:
+            number = self.experiment_id(experiment)
+            self._client.set_experiment_tag(number, DESCRIPTION_TAG, text[:TAG_LENGTH])
+            self._client.set_experiment_tag(number, "mlflow.experimentKind", "custom_model_development")
+        except Exception as error:
+            raise self._failure("refused a description", error) from error
 
     def runs(self, experiment: str, condition: str = "") -> Iterator[Any]:
         """Runs of an experiment, newest first; none if it does not exist.

@@ -96,6 +96,14 @@ class Tracker:
         """Log a file as an artifact."""
         self._emit(LogFile(run, str(path)))
 
+    def describe(self, experiment: str, text: str) -> None:
+        """Say what an experiment is, where MLflow shows it; nothing while the store does not answer."""
+        if self.store is not None:
+            try:
+                self.store.describe(experiment, text)
+            except TrackingError as error:
+                self._lose(error)
+
     def close(self, run: str, status: RunStatus, tags: Mapping[str, str] | None = None) -> None:
         """End a run."""
         self._emit(CloseRun(run, status, dict(tags or {}), _now()))

@@ -1,4 +1,4 @@
-"""The command line: `fedatlas run | sweep | plan | tune | submit | report | sync | data | ...`."""
+"""The command line: `fedatlas run | sweep | plan | tune | submit | report | export | watch | ...`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import typer
 from fedatlas.platform.errors import FedatlasError
 from fedatlas.sweeps.commands import (
     algorithms,
+    dashboard,
     data,
     doctor,
+    export,
     method,
     partition,
     plan,
@@ -20,6 +22,7 @@ from fedatlas.sweeps.commands import (
     sweep,
     sync,
     tune,
+    watch,
 )
 from fedatlas.sweeps.commands.failures import refusal
 
@@ -36,6 +39,9 @@ app.command("plan")(plan.plan)
 app.command("tune")(tune.tune)
 app.command("submit")(submit.submit)
 app.command("report")(report.report)
+app.command("export")(export.export)
+app.command("watch")(watch.watch)
+app.command("dashboard")(dashboard.dashboard)
 app.command("sync")(sync.sync)
 app.command("partition")(partition.partition)
 app.command("algorithms")(algorithms.algorithms)

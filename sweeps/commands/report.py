@@ -1,4 +1,4 @@
-"""`fedatlas report`: the HTML report of a sweep."""
+"""`fedatlas report`: the page of a study."""
 
 from __future__ import annotations
 
@@ -9,16 +9,29 @@ import typer
 
 
 def report(
-    sweep: Annotated[str, typer.Argument(help="Name of the sweep.")],
+    sweep: Annotated[str, typer.Argument(help="Name of the study.")],
     output: Annotated[
-        Path | None, typer.Option(help="HTML file; reports/SWEEP.html in the results folder if not given.")
+        Path | None, typer.Option(help="HTML file; reports/STUDY.html in the results folder if not given.")
     ] = None,
+    mlflow: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of the MLflow UI that links to runs open; http://127.0.0.1:5000 or the server's."
+        ),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option(help="Log the page as an artifact of the study's newest sweep too.")
+    ] = True,
 ) -> None:
-    """Write one HTML page with the tables, curves and failures of a sweep, and print its path.
+    """Write the page of a study with its tables, statistics, figures and failures, and print its path.
 
     Example: fedatlas report quickstart
     """
-    from fedatlas.dashboards.report import report_path, write_report
+    from fedatlas.dashboards.report import keep_page, report_path, write_report
     from fedatlas.platform.tracking.store import Store
 
-    typer.echo(write_report(Store(), sweep, output or report_path(sweep)))
+    store = Store()
+    path = write_report(store, sweep, output or report_path(sweep), mlflow)
+    typer.echo(path)
+    if keep:
+        keep_page(store, sweep, path)

@@ -61,10 +61,27 @@ def test_a_sweep_tracks_its_trials_and_does_each_once(
     }
     [parent] = store.runs("small", "tags.`fedatlas.kind` = 'sweep'")
     assert parent.info.status == "FINISHED"
+    assert parent.data.tags["mlflow.note.content"] == "A study for tests."
+    assert parent.data.tags["fedatlas.trials"] == "4"
+    experiment = store.client.get_experiment(parent.info.experiment_id)
+    assert "Search them by `tags.dataset`" in experiment.tags["mlflow.note.content"]
     assert set(trials["parent_id"]) == {parent.info.run_id}
     for run_id in trials["run_id"]:
         names = {item.path for item in store.client.list_artifacts(run_id)}
-        assert names == {"rounds.parquet", "clients.parquet", "configuration.yaml", "placement.txt"}
+        assert names == {
+            "rounds.parquet",
+            "clients.parquet",
+            "federation.parquet",
+            "configuration.yaml",
+            "placement.txt",
+        }
+        run = store.client.get_run(run_id)
+        assert (run.data.tags["dataset"], run.data.tags["partition"]) == ("minesweeper", "random")
+        assert run.data.tags["clients"] == "3"
+        assert run.data.tags["method"] in ("Local", "FedAvg")
+        held = reading.artifact(store, run_id, run.info.artifact_uri, "federation.parquet").to_pandas()
+        assert held["client"].tolist() == [0, 1, 2]
+        assert held["histogram"].map(len).tolist() == [2, 2, 2]
     assert list((results / "tune").iterdir()) == []
     assert not list(results.glob("checkpoints/*/*"))
     # The sweep's own run carries the table.

@@ -18,7 +18,7 @@ from fedatlas.sweeps.commands.report import report
 def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, Path]]:
     seen: list[tuple[str, Path]] = []
 
-    def write(store: object, experiment: str, path: Path) -> Path:
+    def write(store: object, experiment: str, path: Path, ui: str | None) -> Path:
         if experiment == "none":
             raise FedatlasError("no sweep 'none'")
         seen.append((experiment, path))
@@ -26,6 +26,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, Pa
 
     monkeypatch.setenv("FEDATLAS_RESULTS", str(tmp_path))
     monkeypatch.setattr("fedatlas.dashboards.report.write_report", write)
+    monkeypatch.setattr("fedatlas.dashboards.report.keep_page", lambda store, experiment, path: None)
     monkeypatch.setattr("fedatlas.platform.tracking.store.Store", lambda: None)
     return seen
 
