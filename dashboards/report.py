@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from fedatlas.dashboards.cells import UNKNOWN, Repetition, scenario_title, unfinished
 from fedatlas.dashboards.figures import Style, convergence, method_styles
 from fedatlas.dashboards.footnotes import row_notes, scenario_notes
-from fedatlas.dashboards.literature import MAIN_TABLES
+from fedatlas.dashboards.gains import client_scores, gain_table, gains
+from fedatlas.dashboards.literature import GRAPH_TABLES, MAIN_TABLES
 from fedatlas.dashboards.tables import METRIC_NAMES, ScenarioTable, method_by_scenario, score_text
 from fedatlas.platform.errors import FedatlasError, TrackingError, unknown_name
 from fedatlas.platform.tracking import reading
@@ -65,6 +66,26 @@ def write_report(store: Store, experiment: str, path: Path) -> Path:
     page = _render(_context(store, experiment, trials, tables))
     path.parent.mkdir(parents=True, exist_ok=True)
     _replace(path, page)
+    return path
+
+
+def write_gains(store: Store, experiment: str, path: Path) -> Path:
+    """Write the gains over Local of a sweep on graphs as CSV, see `fedatlas.dashboards.gains`.
+
+    Raises:
+        FedatlasError: no such experiment, or none of its trials has a Local one to compare with.
+    """
+    repetitions = [
+        each for table in method_by_scenario(_trials(store, experiment)) for each in table.repetitions
+    ]
+    found = gains(repetitions, client_scores(store, repetitions))
+    if not found:
+        raise FedatlasError(
+            f"sweep '{experiment}' has no gain to write: it needs finished trials of algorithm=local and of "
+            "another method on a set of graphs, with the same seeds"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    gain_table(found).to_csv(path, index=False)
     return path
 
 
@@ -115,7 +136,8 @@ def _context(
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": version("fedatlas"),
         "tables": tables,
-        "papers": " and ".join(MAIN_TABLES),
+        "gains": gains(repetitions, client_scores(store, repetitions)),
+        "papers": ", ".join((*MAIN_TABLES, *GRAPH_TABLES)),
         "counts": {
             "finished": len(repetitions),
             "failed": len(failures),
