@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedatlas.algorithms.registry import ALGORITHMS, algorithm_type
 from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
+from fedatlas.platform.graphs.catalog import entry
 from fedatlas.sweeps import casestudy, filters
 from fedatlas.sweeps.axes import Axis, Combination, combine, keys_of, shown
 from fedatlas.sweeps.experiment import Experiment, Resolved, experiment, resolve
@@ -202,7 +203,7 @@ def expand(
                     values["options"] = {**found.options, **values["options"]}
                 first = resolve(experiment({**values, "seed": seeds[0]}))
                 if study.export:
-                    casestudy.require_export(first.method())
+                    casestudy.require_export(first.method(), entry(first.experiment.dataset).level)
                 whole += [_with_seed(first, seed) for seed in seeds]
     check_used(tuned, used)
     keys = _varied(study, rows)

@@ -280,6 +280,7 @@ class Coordinator:
                 downlink=downlink,
                 seconds=seconds,
                 preparation=self._preparation if prepared else None,
+                peak_bytes=max(report.peak_bytes for report in reports),
             )
         )
 

@@ -45,6 +45,7 @@ class RoundRecord:
         uplink, downlink: bytes of all clients, by field group.
         seconds: wall time by phase; ``round`` is the whole.
         preparation: of round 0, what was exchanged before it, if anything.
+        peak_bytes: memory of the largest process that hosts clients, so far; 0 if unknown.
     """
 
     round: int
@@ -57,6 +58,7 @@ class RoundRecord:
     downlink: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     preparation: Preparation | None = None
+    peak_bytes: int = 0
 
     def to_plain(self) -> dict[str, Any]:
         """Nested plain values, for checkpoints and messages."""
@@ -87,6 +89,8 @@ class RoundRecord:
         for group, count in self.downlink.items():
             out[f"comm/downlink_{group}_bytes"] = float(count)
         out.update({f"time/{phase}_seconds": value for phase, value in self.seconds.items()})
+        if self.peak_bytes:
+            out["memory/peak_mb"] = self.peak_bytes / 1e6
         if self.preparation is not None:
             out["comm/preparation_uplink_bytes"] = float(sum(self.preparation.uplink.values()))
             out["comm/preparation_downlink_bytes"] = float(sum(self.preparation.downlink.values()))
@@ -111,6 +115,7 @@ class RunResult:
         uplink_bytes_per_round, downlink_bytes_per_round: all clients together, mean over the rounds in which
             anything travelled.
         preparation_seconds, preparation_uplink_bytes, preparation_downlink_bytes: before round 0, in all.
+        peak_memory_bytes: of the largest process that hosts clients, with all that it had held before.
     """
 
     best_round: int
@@ -127,6 +132,7 @@ class RunResult:
     preparation_seconds: float = 0.0
     preparation_uplink_bytes: float = 0.0
     preparation_downlink_bytes: float = 0.0
+    peak_memory_bytes: float = 0.0
 
 
 def summarise(records: Sequence[RoundRecord]) -> RunResult:
@@ -158,6 +164,7 @@ def summarise(records: Sequence[RoundRecord]) -> RunResult:
         preparation_seconds=before.seconds,
         preparation_uplink_bytes=float(sum(before.uplink.values())),
         preparation_downlink_bytes=float(sum(before.downlink.values())),
+        peak_memory_bytes=float(max(record.peak_bytes for record in records)),
     )
 
 

@@ -50,6 +50,7 @@ SUMMARY = (
     "startup_seconds",
     "uplink_bytes_per_round",
     "downlink_bytes_per_round",
+    "peak_memory_bytes",
 )
 
 

@@ -46,7 +46,7 @@ def list_sets() -> None:
     )
     for column in ("name", "family"):
         table.add_column(column, no_wrap=True)
-    for column in ("nodes", "edges", "features", "classes"):
+    for column in ("graphs", "nodes", "edges", "features", "classes"):
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("metric", "status"):
         table.add_column(column, no_wrap=True)
@@ -57,6 +57,7 @@ def list_sets() -> None:
         table.add_row(
             entry.name,
             entry.family,
+            f"{entry.graphs:,}",
             f"{entry.nodes:,}",
             f"{entry.edges or entry.published_edges:,}",
             f"{entry.features:,}",
@@ -89,7 +90,7 @@ def import_files(
     )
     for file in report.refused:
         console.print(f"refused: {file.path} (sha256 {file.sha256})", style="red", soft_wrap=True)
-    _print_states(console, report.sets)
+    _print_states(console, report.sets + store.groups_of(report.sets))
 
 
 @app.command("verify")

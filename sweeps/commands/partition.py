@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from fedatlas.platform.graphs.graph import FederatedGraph
 
 LISTED_CLASSES = 8
 """Classes with a count in the table: the largest ones."""
@@ -17,19 +20,27 @@ LISTED_CLASSES = 8
 def partition(
     dataset: Annotated[str, typer.Argument(help="Data set, a name in the catalog.")],
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 10,
-    mode: Annotated[str, typer.Option(help="metis, metis-overlap, random, louvain or label-skew.")] = "metis",
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="metis, metis-overlap, random, louvain or label-skew; of sets of graphs iid or dirichlet, "
+            "of groups of sets cross-dataset."
+        ),
+    ] = "metis",
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     partition_seed: Annotated[int, typer.Option(min=0, max=2**31 - 2, help="Seed of the partition.")] = 0,
     features: Annotated[str, typer.Option(help="default, none, row, l2 or binary.")] = "default",
     component: Annotated[str, typer.Option(help="largest or all.")] = "largest",
     train_fraction: Annotated[float | None, typer.Option(help="Share of nodes to train on.")] = None,
     allow_untrained: Annotated[bool, typer.Option(help="Accept clients without a training node.")] = False,
+    concentration: Annotated[float | None, typer.Option(help="Beta of label-skew and dirichlet.")] = None,
 ) -> None:
-    """Show what each client holds: nodes, edges, lost edges, classes, homophily.
+    """Show what each client holds: nodes, edges, lost edges, classes, homophily; or graphs.
 
     A client's lost edges touch one of its nodes and are not held by it; the last line has the numbers of the
     whole graph and the edges that no client holds.
     """
+    from fedatlas.platform.graphs.catalog import entry
     from fedatlas.platform.graphs.description import describe, describe_clients
     from fedatlas.platform.graphs.federated import Scenario, build, preprocess
 
@@ -44,8 +55,12 @@ def partition(
             "component": component,
             "train_fraction": train_fraction,
             "allow_untrained": allow_untrained,
+            "concentration": concentration,
         }
     )
+    if entry(dataset).level == "graph":
+        Console().print(_graphs(build(scenario), mode))
+        return
     federated, whole = build(scenario), preprocess(scenario)
     summary = describe(whole)
 
@@ -61,6 +76,21 @@ def partition(
     counts = ("all", summary.nodes, summary.edges, federated.lost_edges, "")
     table.add_row(*map(str, counts), _share(summary.homophily), _classes(summary.histogram))
     Console().print(table)
+
+
+def _graphs(federated: FederatedGraph, mode: str) -> Table:
+    """Clients that hold whole graphs."""
+    from fedatlas.platform.graphs.description import describe_graph_clients
+
+    title = f"{federated.name} ({federated.kind}): {len(federated.clients)} clients, {mode}"
+    table = Table(title=title, box=SIMPLE_HEAD)
+    headings = ("client", "graphs", "nodes", "edges", "features", "train", "validation", "test")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("class:train")
+    for row in describe_graph_clients(federated).to_dict("records"):
+        table.add_row(*(str(row[heading]) for heading in headings), _classes(row["histogram"]))
+    return table
 
 
 def _share(homophily: float) -> str:
