@@ -86,7 +86,8 @@ def representation_spectrum(method: Any, client: Any, cohort: Cohort) -> Tensor:
     weights = batch.train.to(embedding.dtype)[..., None]
     count = weights.sum(dim=1, keepdim=True).clamp(min=1)
     centred = (embedding - (embedding * weights).sum(dim=1, keepdim=True) / count) * weights
-    return torch.linalg.svdvals(centred.transpose(1, 2) @ centred / count)
+    values: Tensor = torch.linalg.svdvals(centred.transpose(1, 2) @ centred / count)
+    return values
 
 
 def filter_normalised(weights: Mapping[str, Tensor], cohort: Cohort, purpose: str) -> Tensors:

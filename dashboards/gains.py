@@ -116,7 +116,9 @@ def _gain(key: Key, by_seed: Mapping[int, np.ndarray], printed: str | None) -> G
         improved_or_equal=float(np.mean([(each >= 0).sum() for each in by_seed.values()])),
         clients=max(len(each) for each in by_seed.values()),
         seeds=tuple(sorted(by_seed)),
-        published=known and published_gain(column.dataset, column.partition, column.clients, known),
+        published=None
+        if known is None
+        else published_gain(column.dataset, column.partition, column.clients, known),
     )
 
 
