@@ -275,6 +275,27 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
                 scattered(batch, self.represent(client, batch.cohort, weights, None).logits, logits)
             return logits
 
+    def exports(self, level: Level) -> bool:
+        return level == "graph" or type(self).snapshot is not WeightSharing.snapshot
+
+    def snapshot(self, client: ClientT, cohort: Cohort) -> dict[str, Tensor]:
+        """On graphs, see `fedatlas.algorithms.landscape`: `spectrum` [k, p] of the representations,
+        `landscape` [k, points, points] along two filter-normalised directions, and `sharpness` [k], the
+        largest eigenvalue of the Hessian of the training loss."""
+        if cohort.task.level == "node":
+            return {}
+        from fedatlas.algorithms import landscape
+
+        loss = landscape.TrainingLoss(self, client, cohort)
+        first, second = (
+            landscape.filter_normalised(client.weights, cohort, f"direction/{each}") for each in (1, 2)
+        )
+        return {
+            "spectrum": landscape.representation_spectrum(self, client, cohort),
+            "landscape": landscape.loss_slice(loss, client.weights, first, second),
+            "sharpness": landscape.largest_eigenvalue(loss, client.weights, cohort),
+        }
+
     # What a method adds
 
     def initialise(self, task: Task) -> Tensors:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedatlas.algorithms.registry import ALGORITHMS
-from fedatlas.dashboards.protocol import is_plain, protocol, settings
+from fedatlas.dashboards.protocol import is_plain, printed, protocol, settings
 from fedatlas.platform.errors import ConfigurationError
-from fedatlas.platform.graphs.catalog import STANDIN_PREFIX, entry, names
+from fedatlas.platform.graphs.catalog import STANDIN_PREFIX, entry, group_names, names
+from fedatlas.platform.graphs.dealing import GRAPH_CONCENTRATION, GRAPH_MODES
 from fedatlas.platform.graphs.own import OWN_PREFIX
 from fedatlas.platform.graphs.partition import MODES
 
@@ -95,6 +96,7 @@ class Repetition:
         trial: the trial's record, with the columns of `fedatlas.platform.tracking.reading.trials`.
         settings: its parameters, from `fedatlas.dashboards.protocol.settings`.
         plain: the method as published, and no other row of the column has its label.
+        printed: name under which papers print its figure, from `fedatlas.dashboards.protocol.printed`.
     """
 
     row: Row
@@ -103,6 +105,7 @@ class Repetition:
     trial: Mapping[str, Any]
     settings: Mapping[str, str]
     plain: bool
+    printed: str | None = None
 
     @property
     def run_id(self) -> str:
@@ -151,8 +154,9 @@ def arrange(trials: pd.DataFrame) -> list[Repetition]:
     rows = _rows(records, params, columns)
     placed: dict[tuple[Row, Column, int], Repetition] = {}
     for record, given, row, column in zip(records, params, rows, columns, strict=True):
-        seed, plain = int(record["seed"]), row.name == row.label and is_plain(record, given)
-        placed.setdefault((row, column, seed), Repetition(row, column, seed, record, given, plain))
+        seed, alone = int(record["seed"]), row.name == row.label
+        plain, name = alone and is_plain(record, given), printed(record, given) if alone else None
+        placed.setdefault((row, column, seed), Repetition(row, column, seed, record, given, plain, name))
     return sorted(placed.values(), key=_order)
 
 
@@ -164,8 +168,8 @@ def column_order(column: Column) -> tuple[object, ...]:
     """Sort key: the papers' order of data sets, then partition, clients and detail."""
     dataset = column.dataset.removeprefix(STANDIN_PREFIX)
     return (
-        *_place(dataset, names()),
-        *_place(column.partition, MODES),
+        *_place(dataset, names() + group_names()),
+        *_place(column.partition, MODES + GRAPH_MODES),
         column.clients,
         column.detail,
         column.metric,
@@ -198,9 +202,9 @@ def _columns(records: list[dict[str, Any]], params: list[dict[str, str]]) -> lis
         Column(
             *scenario,
             metric=str(record["metric"]),
-            detail=_detail(setting, varying[scenario] | _unusual(scenario[0], setting)),
+            detail=_detail(setting, varying[scenario] | _unusual(scenario, setting)),
             stand_in=_is_stand_in(record),
-            comparable=not _unusual(scenario[0], setting) & {*CONVENTIONS},
+            comparable=not _unusual(scenario, setting) & {*CONVENTIONS},
             uncut=setting["uncut"] == "True",
         )
         for record, scenario, setting in zip(records, scenarios, shared, strict=True)
@@ -235,8 +239,10 @@ def _varying(groups: Sequence[Any], members: Sequence[Mapping[str, str]]) -> dic
     return varying
 
 
-def _unusual(dataset: str, setting: Mapping[str, str]) -> set[str]:
-    usual = protocol(dataset)
+def _unusual(scenario: tuple[str, str, int], setting: Mapping[str, str]) -> set[str]:
+    usual = dict(protocol(scenario[0]))
+    if scenario[1] == "dirichlet":
+        usual["concentration"] = str(GRAPH_CONCENTRATION)
     return {key for key in _COLUMN_PARAMS if setting[key] != usual[key]}
 
 

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import pandas as pd
 
+from fedatlas.platform.graphs.catalog import entry
+
 MAIN_TABLES = {"FedGMC": "fedgmc-main.csv", "FedAux": "fedaux-main.csv"}
-"""Papers and their files. What two papers print is taken from the first."""
+"""Papers on nodes and their files. What two papers print is taken from the first."""
 ABLATION_TABLE = "fedgmc-ablation.csv"
 ROUND_TIME_TABLE = "fedgmc-round-time.csv"
+GRAPH_TABLES = {"SEAL": "seal.csv"}
+"""Papers on graphs and their files, which hold variants of each method and several figures of a cell."""
+_GRAPH_NAMES = {"local-train": "local", "gcfl+": "gcflplus", "seal-b": "sealb"}
+_CLIENTS_OF_ONE_SET = 10
+PLUS_REPDEC, NO_REPDEC = "+repdec", "-no-repdec"
+"""Endings of a method's key for its variants with and without decorrelated representations."""
 
 LOWER_BOUND = "lower-bound"
 """Stands for the deviation where a paper says only that a figure was exceeded: nothing to compare with."""
@@ -28,6 +36,45 @@ class Published(NamedTuple):
     value: float
     std: float | None
     paper: str
+
+
+class PublishedGain(NamedTuple):
+    """A printed average gain over local training in points, and the number of improved clients."""
+
+    gain: float
+    improved: float
+
+
+@cache
+def _graph_figures() -> dict[tuple[str, str, int, str], dict[str, tuple[float, float | None, str]]]:
+    """Accuracy, average gain and improved clients of the main tables, by scenario and method."""
+    import pandas as pd
+
+    figures: dict[tuple[str, str, int, str], dict[str, tuple[float, float | None, str]]] = {}
+    for paper, name in GRAPH_TABLES.items():
+        table = published_table(name)
+        for row in table[table["table"].isin([1, 2, 3])].to_dict("records"):
+            dataset = str(row["dataset"])
+            members = entry(dataset).members
+            # Dir(0.01) is what the paper's second table has throughout, and the default here.
+            partition = (
+                "dirichlet" if str(row["partition"]).startswith("dirichlet") else str(row["partition"])
+            )
+            method, variant = str(row["method"]), ""
+            for ending in (PLUS_REPDEC, NO_REPDEC):
+                if method.endswith(ending):
+                    method, variant = method.removesuffix(ending), ending
+            method = _GRAPH_NAMES.get(method, method) + variant
+            key = (dataset, partition, len(members) or _CLIENTS_OF_ONE_SET, method)
+            std = None if pd.isna(row["std"]) else float(row["std"])
+            value = row["value"]
+            figures.setdefault(key, {})[str(row["metric"])] = (_number(value), std, paper)
+    return figures
+
+
+def _number(value: object) -> float:
+    """A printed figure; a ratio such as 6/10 is its numerator."""
+    return float(str(value).partition("/")[0])
 
 
 def published_table(name: str) -> pd.DataFrame:
@@ -77,9 +124,13 @@ def published(dataset: str, partition: str, clients: int, method: str) -> Publis
     Args:
         dataset, partition, clients: the scenario; a stand-in has no published figure.
         method: key of the algorithm, for example ``"fedavg"``. The figure is that of the plain method: it
-            says nothing about a variant with another backbone or other options.
+            says nothing about a variant with another backbone or other options. On graphs ``"fedavg+repdec"``
+            and ``"seal-no-repdec"`` are variants with figures of their own.
     """
-    return _figures().get((dataset, partition, clients, method))
+    key = (dataset, partition, clients, method)
+    if (found := _graph_figures().get(key, {}).get("accuracy")) is not None:
+        return Published(*found)
+    return _figures().get(key)
 
 
 def published_ablation(dataset: str, partition: str, clients: int, label: str) -> Published | None:
@@ -91,3 +142,16 @@ def published_seconds(dataset: str, partition: str, clients: int, method: str) -
     """Seconds per round of table 7 of the FedGMC paper for an algorithm, or None."""
     found = _round_time().get((dataset, partition, clients, method))
     return None if found is None else found.value
+
+
+def published_gain(dataset: str, partition: str, clients: int, method: str) -> PublishedGain | None:
+    """The average gain and number of improved clients that a paper on graphs prints, or None.
+
+    Args:
+        dataset, partition, clients: the scenario.
+        method: key of the algorithm, with ``+repdec`` or ``-no-repdec`` for its variant.
+    """
+    found = _graph_figures().get((dataset, partition, clients, method), {})
+    if "average_gain" not in found or "improved_ratio" not in found:
+        return None
+    return PublishedGain(found["average_gain"][0], found["improved_ratio"][0])

@@ -10,6 +10,7 @@ from typing import Any
 from fedatlas.algorithms.presets import EXPERIMENT_KEYS, preset
 from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.algorithms.weight_sharing import WeightSharingConfiguration
+from fedatlas.dashboards.literature import NO_REPDEC, PLUS_REPDEC
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.graphs import own
 from fedatlas.platform.graphs.catalog import entry
@@ -93,11 +94,41 @@ def is_plain(trial: Mapping[str, Any], given: Mapping[str, str]) -> bool:
     method = ALGORITHMS.get(algorithm)
     if method is None or trial["label"] != method.title:
         return False
+    return _as_published(algorithm, dataset, given) and not changed_options(algorithm, dataset, given)
+
+
+def printed(trial: Mapping[str, Any], given: Mapping[str, str]) -> str | None:
+    """Name under which `fedatlas.dashboards.literature` has a trial's figure, or None.
+
+    That of a plain method is its key. On graphs, ``fedavg+repdec`` is the row labelled ``FedAvg + RepDec``
+    that differs by its `repdec` alone, and ``seal-no-repdec`` the one labelled ``SEAL w/o RepDec``, with
+    `repdec=0`.
+
+    Args:
+        trial: columns `dataset`, `algorithm` and `label`.
+        given: its `settings`.
+    """
+    if is_plain(trial, given):
+        return str(trial["algorithm"])
+    algorithm, dataset = str(trial["algorithm"]), str(trial["dataset"])
+    method = ALGORITHMS.get(algorithm)
+    if method is None or not _as_published(algorithm, dataset, given):
+        return None
+    changed = changed_options(algorithm, dataset, given)
+    if set(changed) != {"repdec"}:
+        return None
+    off = changed["repdec"] in ("0.0", "None")
+    ending = NO_REPDEC if off else PLUS_REPDEC
+    label = f"{method.title} w/o RepDec" if off else f"{method.title} + RepDec"
+    return algorithm + ending if trial["label"] == label else None
+
+
+def _as_published(algorithm: str, dataset: str, given: Mapping[str, str]) -> bool:
+    """Whether all but the label and the method's options are the published ones."""
     usual, tuned = protocol(dataset), preset(algorithm, dataset)
     return (
         given["backbone"] == _backbone(algorithm, dataset)
         and given["precision"] == usual["precision"]
-        and not changed_options(algorithm, dataset, given)
         and all(
             given.get(key) in (usual.get(key), str(tuned.get(key, usual.get(key))))
             for key in EXPERIMENT_KEYS

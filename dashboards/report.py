@@ -17,9 +17,10 @@ from fedatlas.dashboards import page
 from fedatlas.dashboards.cells import dataset_title
 from fedatlas.dashboards.figures import FIELD_PALETTE, PALETTE, PHASE_COLOURS, method_styles
 from fedatlas.dashboards.footnotes import row_notes, scenario_notes
+from fedatlas.dashboards.gains import client_scores, gain_table, gains
 from fedatlas.dashboards.health import duration, health
 from fedatlas.dashboards.links import runs_path, ui_address
-from fedatlas.dashboards.literature import MAIN_TABLES
+from fedatlas.dashboards.literature import GRAPH_TABLES, MAIN_TABLES
 from fedatlas.dashboards.projections import Projected, casestudies
 from fedatlas.dashboards.tables import METRIC_NAMES, ScenarioTable, method_by_scenario, score_text
 from fedatlas.dashboards.traces import traces
@@ -115,6 +116,26 @@ def write_report(store: Store, experiment: str, path: Path, ui: str | None = Non
     return path
 
 
+def write_gains(store: Store, experiment: str, path: Path) -> Path:
+    """Write the gains over Local of a sweep on graphs as CSV, see `fedatlas.dashboards.gains`.
+
+    Raises:
+        FedatlasError: no such experiment, or none of its trials has a Local one to compare with.
+    """
+    repetitions = [
+        each for table in method_by_scenario(tracked_trials(store, experiment)) for each in table.repetitions
+    ]
+    found = gains(repetitions, client_scores(store, repetitions))
+    if not found:
+        raise FedatlasError(
+            f"sweep '{experiment}' has no gain to write: it needs finished trials of algorithm=local and of "
+            "another method on a set of graphs, with the same seeds"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    gain_table(found).to_csv(path, index=False)
+    return path
+
+
 def keep_page(store: Store, experiment: str, path: Path) -> str | None:
     """Log the page as an artifact of the newest sweep, so that it opens inside the MLflow UI.
 
@@ -172,7 +193,8 @@ def _context(store: Store, experiment: str, trials: pd.DataFrame, ui: str | None
         "firsts": [{group.columns[0] for group in _groups(table)} for table in tables],
         "path": page.cell_link,
         "run_path": lambda run: runs_path(experiment_id, [run]),
-        "papers": " and ".join(MAIN_TABLES),
+        "gains": gains(repetitions, client_scores(store, repetitions)),
+        "papers": ", ".join((*MAIN_TABLES, *GRAPH_TABLES)),
         "counts": {
             "methods": len(rows),
             "scenarios": sum(len(table.columns) for table in tables),

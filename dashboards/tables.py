@@ -204,12 +204,13 @@ def _mean(group: Iterable[Repetition], key: str, unit: float = 100) -> float:
 
 
 def _published(group: Iterable[Repetition]) -> Published | None:
-    """The figure beside a cell: all its trials are the plain method under the papers' conventions."""
+    """The figure beside a cell: all its trials are what the paper prints, under the papers' conventions."""
     members = list(group)
-    row, column = members[0].row, members[0].column
-    if not column.comparable or not all(each.plain for each in members):
+    column, names = members[0].column, {each.printed for each in members}
+    name = names.pop()
+    if not column.comparable or name is None or names:
         return None
-    return published(column.dataset, column.partition, column.clients, row.algorithm)
+    return published(column.dataset, column.partition, column.clients, name)
 
 
 def _average_rank(

@@ -10,6 +10,12 @@ after.
 - `nodes`: `round, client, node, label, role, predicted` (structure-free embeddings; `node` is the id in the
   whole graph)
 - `radials`: `round, client, node, half`
+
+Of graph classification, see `fedatlas.algorithms.landscape`:
+
+- `spectrum`: `round, client`; singular values of the covariance of graph representations, largest first
+- `landscape`: `round, client, a, b` and the training loss `x0` at w + a d_1 + b d_2
+- `sharpness`: `round, client` and the largest eigenvalue `x0` of the Hessian of the training loss
 """
 
 from __future__ import annotations
@@ -23,19 +29,19 @@ import numpy as np
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.contract import Algorithm
 from fedatlas.platform.federation.coordinator import Snapshot
-from fedatlas.platform.graphs.graph import ClientGraph, FederatedGraph
+from fedatlas.platform.graphs.graph import ClientGraph, FederatedGraph, Level
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def require_export(method: Algorithm[Any, Any]) -> None:
-    """Refuse a method that has nothing to export.
+def require_export(method: Algorithm[Any, Any], level: Level) -> None:
+    """Refuse a method that has nothing to export where such items are classified.
 
     Raises:
         ConfigurationError: naming one that has.
     """
-    if type(method).snapshot is Algorithm.snapshot:
+    if not method.exports(level):
         raise ConfigurationError(f"{method.name} has nothing to export: use algorithm=fedgmc")
 
 
@@ -82,7 +88,8 @@ def tables(snapshot: Snapshot, federated: FederatedGraph) -> dict[str, pd.DataFr
     if "templates" in snapshot.server:
         flat, template, half = _halves(snapshot.server["templates"])
         out["templates"] = _table(flat, round=snapshot.round, template=template, half=half)
-    rows: dict[str, list[pd.DataFrame]] = {"class_means": [], "nodes": [], "radials": []}
+    kinds = ("class_means", "nodes", "radials", "spectrum", "landscape", "sharpness")
+    rows: dict[str, list[pd.DataFrame]] = {kind: [] for kind in kinds}
     for graph, found in zip(federated.clients, snapshot.clients, strict=True):
         _client_tables(snapshot.round, graph, found, rows)
     out.update({name: pd.concat(found, ignore_index=True) for name, found in rows.items() if found})
@@ -123,6 +130,14 @@ def _client_tables(
         rows["radials"].append(
             _table(flat, round=number, client=graph.client, node=graph.nodes[position], half=half)
         )
+
+    if "spectrum" in found:
+        rows["spectrum"].append(_table(found["spectrum"][None], round=number, client=graph.client))
+        rows["sharpness"].append(_table(found["sharpness"].reshape(1, 1), round=number, client=graph.client))
+        points = np.linspace(-1, 1, len(found["landscape"]))
+        a, b = (each.ravel() for each in np.meshgrid(points, points, indexing="ij"))
+        losses = found["landscape"].reshape(-1, 1)
+        rows["landscape"].append(_table(losses, round=number, client=graph.client, a=a, b=b))
 
 
 def _halves(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedatlas.platform.errors import FedatlasError, TrackingError
+from fedatlas.platform.graphs.catalog import entry
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,7 +139,7 @@ def run(
     announce_repairs([resolved.experiment.dataset], announce)
     require_results_folder()
     if export is not None:
-        casestudy.require_export(resolved.method())
+        casestudy.require_export(resolved.method(), entry(resolved.experiment.dataset).level)
     work = execution.planned(resolved)
     federated = build(resolved.scenario())
     tracker = Tracker(announce) if tracking else None

@@ -8,12 +8,13 @@ quadratic in that of classes and, for one client, linear in the number of client
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from fedatlas.algorithms.backbones import BACKBONES
 from fedatlas.algorithms.registry import create, validate
 from fedatlas.platform.federation.cohort import Task
 from fedatlas.platform.federation.coordinator import Coordinator, Schedule
@@ -122,8 +123,10 @@ def _rehearse(method: _Method, features: int, classes: int, clients: int, nodes:
     """Bytes of one client: [up, down] of the first round and of the second, and before both."""
     name, backbone, options = method
     chosen = create(name, backbone, {key: _thawed(value) for key, value in options})
-    graphs = tuple(_graph(client, nodes, features, classes) for client in range(clients))
-    job = Job(chosen, graphs, Task(clients, features, classes, "accuracy", seed=0))
+    level = BACKBONES[backbone].levels[0] if backbone in BACKBONES else "node"
+    make = _graph if level == "node" else _pairs
+    graphs = tuple(make(client, nodes, features, classes) for client in range(clients))
+    job = Job(chosen, graphs, Task(clients, features, classes, "accuracy", seed=0, level=level))
     coordinator = Coordinator(job, InlineRuntime(), Schedule(rounds=2, checkpoint_every=0))
     coordinator.start()
     records = [coordinator.advance() for _ in range(2)]
@@ -153,6 +156,22 @@ def _graph(client: int, nodes: int, features: int, classes: int) -> ClientGraph:
         train=place % 3 == 0,
         validation=place % 3 == 1,
         test=place % 3 == 2,
+    )
+
+
+def _pairs(client: int, nodes: int, features: int, classes: int) -> ClientGraph:
+    """Graphs of two nodes each."""
+    whole = _graph(client, nodes, features, classes)
+    first = np.arange(0, nodes, 2)
+    half = slice(nodes // 2)
+    return replace(
+        whole,
+        edges=undirected(np.stack([first, first + 1]), nodes),
+        labels=whole.labels[half],
+        train=whole.train[half],
+        validation=whole.validation[half],
+        test=whole.test[half],
+        starts=np.arange(0, nodes + 1, 2),
     )
 
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedatlas.algorithms.registry import ALGORITHMS, algorithm_type
 from fedatlas.platform.documents import read_yaml
 from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
+from fedatlas.platform.graphs.catalog import entry
 from fedatlas.platform.graphs.federated import is_brought
 from fedatlas.platform.graphs.own import is_path
 from fedatlas.sweeps import casestudy, filters
@@ -29,7 +30,7 @@ GRID_KEYS = (
 )
 """Keys of an experiment that the other keys of a study set."""
 ALL = "all"
-"""Among the methods: every method of the registry that has no row of its own, with its defaults."""
+"""Among the methods: every one that fits the data sets and has no row of its own, with its defaults."""
 ROW_KEYS = ("backbone", "rounds", "epochs", "precision", "uncut")
 """Keys of an experiment that distinguish rows of a table, as options do; other keys distinguish columns."""
 _NEVER_VARIED = ("algorithm", "label", "options", "seed")
@@ -225,7 +226,7 @@ def expand(
                     values["options"] = {**found.options, **values["options"]}
                 first = resolve(experiment({**values, "seed": seeds[0]}))
                 if study.export:
-                    casestudy.require_export(first.method())
+                    casestudy.require_export(first.method(), entry(first.experiment.dataset).level)
                 whole += [_with_seed(first, seed) for seed in seeds]
     check_used(tuned, used)
     keys = _varied(study, rows)
@@ -315,9 +316,7 @@ def _check_settings(study: StudyFile) -> None:
         if not counts and not is_brought(mode):
             raise ConfigurationError(f"partitions.{mode} has no client count")
     _check_axes(study, rows)
-    names = set(study.datasets) | {
-        str(each["dataset"]) for axis in study.axes for each in axis.combinations() if "dataset" in each
-    }
+    names = _datasets(study)
     for key, given in (("rounds", study.rounds), ("epochs", study.epochs)):
         for name in given if isinstance(given, Mapping) else ():
             if name not in names:
@@ -378,11 +377,25 @@ def _check_answers(answers: Sequence[str]) -> None:
             raise unknown_name("published table", text, _published_tables())
 
 
+def _datasets(study: StudyFile) -> set[str]:
+    """Data sets of a study, wherever it names them."""
+    varied = {
+        str(each["dataset"]) for axis in study.axes for each in axis.combinations() if "dataset" in each
+    }
+    return {*study.datasets, *varied}
+
+
+def _fitting(study: StudyFile) -> list[str]:
+    """Methods that classify what the study's data sets hold."""
+    levels = {entry(name).level for name in _datasets(study)}
+    return [name for name, kind in ALGORITHMS.items() if levels <= set(kind.levels)]
+
+
 def _rows(study: StudyFile, algorithms: Sequence[str]) -> list[MethodRow]:
     rows: list[MethodRow] = []
     own = {row.algorithm if isinstance(row, MethodRow) else row for row in study.methods}
     for row in study.methods:
-        names = [name for name in ALGORITHMS if name not in own] if row == ALL else [row]
+        names = [name for name in _fitting(study) if name not in own] if row == ALL else [row]
         rows += [MethodRow(algorithm=name) if isinstance(name, str) else name for name in names]
     if not algorithms:
         return rows

@@ -172,6 +172,10 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         """Figures of the server state to track each round; keys like ``geometry/gram_error``."""
         return {}
 
+    def exports(self, level: Level) -> bool:
+        """Whether `snapshot` has something to export where such items are classified."""
+        return type(self).snapshot is not Algorithm.snapshot
+
     def snapshot(self, client: ClientT, cohort: Cohort) -> dict[str, Tensor]:
         """What a client holds that is worth a figure, [k, ...] by name; for export, never sent in a round."""
         return {}

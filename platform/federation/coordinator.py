@@ -298,6 +298,7 @@ class Coordinator:
                 seconds=seconds,
                 preparation=self._preparation if prepared else None,
                 mixing=None if mixing is None else tuple(tuple(row) for row in mixing.tolist()),
+                peak_bytes=max(report.peak_bytes for report in reports),
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,12 +32,14 @@ class CohortReport:
         metrics: tracked figures [k] of local training.
         seconds: wall time of ``train`` (with what the method computes for its upload), ``evaluate`` and the
             phases that the method marks in its training, see `fedatlas.platform.federation.phases`.
+        peak_bytes: largest memory of the process so far, or of its GPU where it has one.
     """
 
     upload: Upload
     scores: Scores | None
     metrics: dict[str, np.ndarray] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    peak_bytes: int = 0
 
 
 class CohortHost:
@@ -94,6 +97,7 @@ class CohortHost:
             scores=scores,
             metrics=_figures(result.metrics),
             seconds={"train": trained - begin, "evaluate": done - trained, **marked},
+            peak_bytes=peak_memory(self.cohort.device),
         )
 
     def prepare(self, broadcast: Broadcast, step: int) -> CohortReport:
@@ -183,6 +187,14 @@ class CohortHost:
             for client, part in zip(self.cohort.clients, parts, strict=True):
                 if part.is_floating_point() and not bool(torch.isfinite(part.sum())):
                     raise NonFiniteError(name, client, when)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: the largest resident memory of this process so far, or what torch has held on its GPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    # Linux counts KiB.
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _figures(metrics: Mapping[str, Tensor]) -> dict[str, np.ndarray]:

@@ -47,6 +47,7 @@ class RoundRecord:
         preparation: of round 0, what was exchanged before it, if anything.
         mixing: how much client i takes from client j after the round, [M][M]; of some rounds of methods that
             give every client an average of its own.
+        peak_bytes: memory of the largest process that hosts clients, so far; 0 if unknown.
     """
 
     round: int
@@ -60,6 +61,7 @@ class RoundRecord:
     seconds: dict[str, float] = field(default_factory=dict)
     preparation: Preparation | None = None
     mixing: tuple[tuple[float, ...], ...] | None = None
+    peak_bytes: int = 0
 
     def to_plain(self) -> dict[str, Any]:
         """Nested plain values, for checkpoints and messages."""
@@ -91,6 +93,8 @@ class RoundRecord:
         for group, count in self.downlink.items():
             out[f"comm/downlink_{group}_bytes"] = float(count)
         out.update({f"time/{phase}_seconds": value for phase, value in self.seconds.items()})
+        if self.peak_bytes:
+            out["memory/peak_mb"] = self.peak_bytes / 1e6
         if self.preparation is not None:
             out["comm/preparation_uplink_bytes"] = float(sum(self.preparation.uplink.values()))
             out["comm/preparation_downlink_bytes"] = float(sum(self.preparation.downlink.values()))
@@ -115,6 +119,7 @@ class RunResult:
         uplink_bytes_per_round, downlink_bytes_per_round: all clients together, mean over the rounds in which
             anything travelled.
         preparation_seconds, preparation_uplink_bytes, preparation_downlink_bytes: before round 0, in all.
+        peak_memory_bytes: of the largest process that hosts clients, with all that it had held before.
     """
 
     best_round: int
@@ -131,6 +136,7 @@ class RunResult:
     preparation_seconds: float = 0.0
     preparation_uplink_bytes: float = 0.0
     preparation_downlink_bytes: float = 0.0
+    peak_memory_bytes: float = 0.0
 
 
 def summarise(records: Sequence[RoundRecord]) -> RunResult:
@@ -162,6 +168,7 @@ def summarise(records: Sequence[RoundRecord]) -> RunResult:
         preparation_seconds=before.seconds,
         preparation_uplink_bytes=float(sum(before.uplink.values())),
         preparation_downlink_bytes=float(sum(before.downlink.values())),
+        peak_memory_bytes=float(max(record.peak_bytes for record in records)),
     )
 
 

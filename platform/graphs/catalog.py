@@ -114,7 +114,7 @@ class Entry:
         if self.kind != "real":
             return "nothing to do"
         if self.members:
-            return f"the sets {', '.join(self.members)}"
+            return f"its {len(self.members)} sets"
         if any(raw.name.endswith(".zip") for raw in self.files):
             return "data import"
         source = {"ogb": "OGB", "npz": "fedatlas"}.get(self.library, "PyG")

@@ -190,6 +190,30 @@ def client_rows(federated: FederatedGraph) -> list[dict[str, object]]:
     ]
 
 
+def describe_graph_clients(federated: FederatedGraph) -> pd.DataFrame:
+    """One row per client of a set of graphs.
+
+    Columns: ``client``, ``graphs``, ``nodes``, ``edges`` (undirected), ``features`` (width), ``train``,
+    ``validation``, ``test`` (graphs), ``histogram`` (training graphs of each class).
+    """
+    return pd.DataFrame(
+        [
+            {
+                "client": part.client,
+                "graphs": part.items,
+                "nodes": part.size,
+                "edges": part.edges.shape[1] // 2,
+                "features": int(part.features.shape[1]),
+                "train": int(part.train.sum()),
+                "validation": int(part.validation.sum()),
+                "test": int(part.test.sum()),
+                "histogram": _histogram(part.labels[part.train], part.classes or federated.classes),
+            }
+            for part in federated.clients
+        ]
+    )
+
+
 def _histogram(labels: Array, classes: int) -> tuple[int, ...]:
     return tuple(np.bincount(labels, minlength=classes).tolist())
 

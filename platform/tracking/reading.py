@@ -62,6 +62,7 @@ SUMMARY = (
     "preparation_seconds",
     "preparation_uplink_bytes",
     "preparation_downlink_bytes",
+    "peak_memory_bytes",
 )
 
 

@@ -50,7 +50,7 @@ def list_sets() -> None:
     )
     for column in ("name", "family"):
         table.add_column(column, no_wrap=True)
-    for column in ("nodes", "edges", "features", "classes"):
+    for column in ("graphs", "nodes", "edges", "features", "classes"):
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("metric", "status"):
         table.add_column(column, no_wrap=True)
@@ -61,6 +61,7 @@ def list_sets() -> None:
         table.add_row(
             entry.name,
             entry.family,
+            f"{entry.graphs:,}",
             f"{entry.nodes:,}",
             f"{entry.edges or entry.published_edges:,}",
             f"{entry.features:,}",
@@ -149,7 +150,7 @@ def import_files(
     )
     for file in report.refused:
         console.print(f"refused: {file.path} (sha256 {file.sha256})", style="red", soft_wrap=True)
-    _print_states(console, report.sets)
+    _print_states(console, report.sets + store.groups_of(report.sets))
 
 
 @app.command("verify")

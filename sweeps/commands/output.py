@@ -43,6 +43,7 @@ def run_summary(values: dict[str, Any]) -> Table:
         "last round": _percent(values["last_test_score"]),
         "worst tenth of clients": _percent(values["worst_decile_test_score"]),
         "seconds per round": f"{pace} (start-up {startup:.2f} s)",
+        "peak memory": f"{values['peak_memory_bytes'] / MEGABYTE:.0f} MB in the largest process with clients",
         "sent per round": f"{values['uplink_bytes_per_round'] / MEGABYTE:.3f} MB up, "
         f"{values['downlink_bytes_per_round'] / MEGABYTE:.3f} MB down",
         "run id": str(values["run_id"] or "not tracked"),

@@ -15,6 +15,7 @@ from fedatlas.sweeps.commands import completion
 
 if TYPE_CHECKING:
     from fedatlas.platform.graphs.federated import Scenario
+    from fedatlas.platform.graphs.graph import FederatedGraph
 
 LISTED_CLASSES = 8
 """Classes with a count in the table: the largest ones."""
@@ -36,7 +37,8 @@ def partition(
             "--mode",
             "--partition",
             autocompletion=completion.partitions,
-            help="metis, metis-overlap, random, louvain, label-skew, own, or a membership file.",
+            help="metis, metis-overlap, random, louvain, label-skew, own, or a membership file; of sets of "
+            "graphs iid or dirichlet, of groups of sets cross-dataset.",
         ),
     ] = "metis",
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
@@ -57,14 +59,16 @@ def partition(
         Path | None,
         typer.Option(help="Write one PyG file per client to this folder, as FED-PUB's code does."),
     ] = None,
+    concentration: Annotated[float | None, typer.Option(help="Beta of label-skew and dirichlet.")] = None,
 ) -> None:
-    """Show what each client holds: nodes, edges, lost edges, classes, homophily.
+    """Show what each client holds: nodes, edges, lost edges, classes, homophily; or graphs.
 
     A client's lost edges touch one of its nodes and are not held by it; the last line has the numbers of the
     whole graph and the edges that no client holds.
 
     Example: fedatlas partition minesweeper --clients 5 --save minesweeper-5.csv
     """
+    from fedatlas.platform.graphs.catalog import entry
     from fedatlas.platform.graphs.description import describe, describe_clients
     from fedatlas.platform.graphs.federated import (
         Scenario,
@@ -88,8 +92,12 @@ def partition(
             "component": component,
             "train_fraction": train_fraction,
             "allow_untrained": allow_untrained,
+            "concentration": concentration,
         }
     )
+    if entry(dataset).level == "graph":
+        Console().print(_graphs(build(scenario), mode))
+        return
     federated, whole = build(scenario), preprocess(scenario)
     summary = describe(whole)
 
@@ -141,6 +149,21 @@ def _save(scenario: Scenario, path: Path, with_roles: bool) -> None:
         drawn.split if with_roles else None,
         drawn.client_names,
     )
+
+
+def _graphs(federated: FederatedGraph, mode: str) -> Table:
+    """Clients that hold whole graphs."""
+    from fedatlas.platform.graphs.description import describe_graph_clients
+
+    title = f"{federated.name} ({federated.kind}): {len(federated.clients)} clients, {mode}"
+    table = Table(title=title, box=SIMPLE_HEAD)
+    headings = ("client", "graphs", "nodes", "edges", "features", "train", "validation", "test")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("class:train")
+    for row in describe_graph_clients(federated).to_dict("records"):
+        table.add_row(*(str(row[heading]) for heading in headings), _classes(row["histogram"]))
+    return table
 
 
 def _share(homophily: float) -> str:

@@ -22,12 +22,15 @@ def report(
     keep: Annotated[
         bool, typer.Option(help="Log the page as an artifact of the study's newest sweep too.")
     ] = True,
+    gains: Annotated[
+        Path | None, typer.Option(help="CSV file for the gains over Local, for sweeps on sets of graphs.")
+    ] = None,
 ) -> None:
     """Write the page of a study with its tables, statistics, figures and failures, and print its path.
 
     Example: fedatlas report quickstart
     """
-    from fedatlas.dashboards.report import keep_page, report_path, write_report
+    from fedatlas.dashboards.report import keep_page, report_path, write_gains, write_report
     from fedatlas.platform.tracking.store import Store
 
     store = Store()
@@ -35,3 +38,5 @@ def report(
     typer.echo(path)
     if keep:
         keep_page(store, sweep, path)
+    if gains is not None:
+        typer.echo(write_gains(store, sweep, gains))

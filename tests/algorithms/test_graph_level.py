@@ -148,8 +148,10 @@ ODD = {
 
 
 @every_method
-@pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("batch_size", [1, 4, None])
+@pytest.mark.parametrize(
+    ("odd", "batch_size"),
+    [*((odd, 4) for odd in ODD), ("client with one graph", 1), ("client of one class", None)],
+)
 def test_odd_clients(make_graph_federation, make_method, run, assert_same_run, name, odd, batch_size):
     """Batches of one graph, for which the decorrelation is 0, are among them."""
     federation = ODD[odd](make_graph_federation())

@@ -8,7 +8,7 @@ import pytest
 
 from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.dashboards.protocol import changed_options, is_plain, settings, tuned_training
-from fedatlas.platform.graphs.catalog import names
+from fedatlas.platform.graphs.catalog import entry, group_names, names
 
 from .conftest import frame, trial_record
 
@@ -24,8 +24,15 @@ def given(record: dict[str, Any]) -> dict[str, str]:
     return settings({str(key): value for key, value in trial.items()})
 
 
-@pytest.mark.parametrize("dataset", names())
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("algorithm", "dataset"),
+    [
+        (algorithm, dataset)
+        for algorithm, kind in ALGORITHMS.items()
+        for dataset in names() + group_names()
+        if entry(dataset).level in kind.levels
+    ],
+)
 def test_what_resolves_without_a_choice_is_plain(algorithm: str, dataset: str) -> None:
     assert plain(trial_record(algorithm, dataset=dataset))
 

@@ -41,11 +41,22 @@ def test_what_is_given_beats_the_preset_and_the_preset_the_protocol(monkeypatch:
     assert (found.options["lr"], found.options["epochs"]) == (0.25, 2)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("dataset", ["minesweeper", "cora", "ogbn-arxiv", "roman-empire"])
+@pytest.mark.parametrize(
+    ("algorithm", "dataset"),
+    [
+        (algorithm, dataset)
+        for algorithm, kind in ALGORITHMS.items()
+        for dataset in ("minesweeper", "cora", "ogbn-arxiv", "roman-empire", "nci1", "chem", "biosncv")
+        if entry(dataset).level in kind.levels
+    ],
+)
 def test_every_shipped_preset_is_valid(algorithm: str, dataset: str) -> None:
     tuned = presets.preset(algorithm, dataset)
-    found = resolve(experiment({"dataset": dataset, "clients": 3, "algorithm": algorithm})).experiment
+    published = entry(dataset)
+    values = {"dataset": dataset, "clients": len(published.members) or 3, "algorithm": algorithm}
+    if published.level == "graph":
+        values["partition"] = "cross-dataset" if published.members else "iid"
+    found = resolve(experiment(values)).experiment
     for key, value in tuned.items():
         place = found.model_dump() if key in presets.EXPERIMENT_KEYS else found.options
         assert place[key] == value
@@ -54,6 +65,13 @@ def test_every_shipped_preset_is_valid(algorithm: str, dataset: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
+        ({"algorithm": "seal"}, "algorithm=seal does not fit minesweeper, .*: use one of local, fedavg"),
+        (
+            {"dataset": "nci1", "partition": "iid", "algorithm": "fedgmc"},
+            "algorithm=fedgmc does not fit nci1, which is graphs to classify: use one of local, .*, seal",
+        ),
+        ({"dataset": "nci1", "partition": "iid", "backbone": "gcn"}, "use backbone=gat or backbone=gin"),
+        ({"dataset": "nci1"}, "partition=metis does not divide nci1"),
         ({"dataset": "minesweper"}, "data set 'minesweper': did you mean minesweeper"),
         ({"algorithm": "fedagv"}, "algorithm 'fedagv': did you mean fedavg"),
         ({"backbone": "gnc"}, "backbone 'gnc': did you mean gcn"),
