@@ -25,7 +25,10 @@ import pandas as pd
 import psutil
 
 FEDATLAS = Path(sys.executable).with_name("fedatlas")
-OWN = ("run_id", "tracking_uri", "startup_seconds", "seconds_per_round", "preparation_seconds")
+OWN = (
+    *("run_id", "tracking_uri", "startup_seconds", "seconds_per_round", "preparation_seconds"),
+    *("logging_seconds_per_round", "peak_memory_bytes"),
+)
 """What two runs of the same trial need not share."""
 
 
@@ -98,7 +101,7 @@ def content(folder: Path) -> dict[str, Any]:
     rounds = pd.read_parquet(folder / "rounds.parquet")
     return {
         "summary": {key: value for key, value in summary.items() if key not in OWN},
-        "rounds": rounds[[name for name in rounds if not name.startswith("time/")]].to_json(
+        "rounds": rounds[[name for name in rounds if not name.startswith(("time/", "memory/"))]].to_json(
             double_precision=15
         ),
         "clients": pd.read_parquet(folder / "clients.parquet").to_json(double_precision=15),

@@ -71,7 +71,7 @@ def wait_for_children_to_end(results: Path) -> None:
 
 def numbers(table: pd.DataFrame) -> pd.DataFrame:
     """Everything but wall time."""
-    return table[[name for name in table.columns if not name.startswith(("time/", "run_id"))]]
+    return table[[name for name in table.columns if not name.startswith(("time/", "memory/", "run_id"))]]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
