@@ -42,6 +42,11 @@ STUDY: dict[str, Any] = {
     "only": ["minesweeper"],
 }
 
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "node": {"dataset": "minesweeper"},
+    "graph": {"dataset": "mutag", "partition": "iid", "clients": 4},
+}
+
 scalars = (
     st.none()
     | st.booleans()
@@ -130,11 +135,12 @@ def test_an_experiment_with_one_wrong_value_is_refused_in_words(key: str, value:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_option_with_a_wrong_value_is_refused_in_words(name: str) -> None:
+    level = sorted(ALGORITHMS[name].levels)[-1]
     wrong = (None, True, -1, 0, 10**30, math.nan, math.inf, "", "x", [], {}, [1, 2])
     for option in ALGORITHMS[name].configuration_type.model_fields:
         for value in wrong:
             with refused_in_words(option):
-                resolve(experiment({"dataset": "minesweeper", "algorithm": name, "options": {option: value}}))
+                resolve(experiment({**SCENARIOS[level], "algorithm": name, "options": {option: value}}))
 
 
 @MANY

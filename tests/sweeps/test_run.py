@@ -153,7 +153,7 @@ RUN = (
         (("--algorithm", "fedagv"), "did you mean fedavg"),
         (("--placement", "acters"), "did you mean actors"),
         (("--partition", "metiss"), "did you mean metis"),
-        (("--backbone", "gnc"), "did you mean gcn"),
+        (("--backbone", "gnc"), "did you mean gin or gcn"),
         (("--set", "hiden=3"), "did you mean hidden"),
         (("--set", "lr"), "must be key=value"),
         (("--set", "lr=nan"), "lr=nan"),

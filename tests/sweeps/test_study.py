@@ -36,7 +36,7 @@ def test_shipped_studies_hold_the_scenarios_of_the_tables_they_answer() -> None:
     for item in files("fedatlas.dashboards.published").iterdir():
         if item.name.endswith(".csv"):
             for row in csv.DictReader(item.read_text(encoding="utf-8").splitlines()):
-                if row["clients"]:
+                if row.get("clients"):
                     scenario = (row["dataset"], row["partition"], int(row["clients"]))
                     published.setdefault(f"{row['paper']} table {row['table']}", set()).add(scenario)
     answered = {}
