@@ -74,7 +74,7 @@ def test_every_shipped_preset_is_valid(algorithm: str, dataset: str) -> None:
         ({"dataset": "nci1"}, "partition=metis does not divide nci1"),
         ({"dataset": "minesweper"}, "data set 'minesweper': did you mean minesweeper"),
         ({"algorithm": "fedagv"}, "algorithm 'fedagv': did you mean fedavg"),
-        ({"backbone": "gnc"}, "backbone 'gnc': did you mean gcn"),
+        ({"backbone": "gnc"}, "backbone 'gnc': did you mean gin or gcn"),
         ({"placement": "pakced"}, "placement 'pakced': did you mean packed"),
         ({"partition": "metiss"}, "partition 'metiss': did you mean metis"),
         ({"device": "gpu"}, "device 'gpu': did you mean cpu"),
