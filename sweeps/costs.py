@@ -178,7 +178,7 @@ def reckoned_round(
     sparse = sizes.published_edges * 2 * hidden * (8 if backbone == "h2gcn" else 4)
     if sizes.level == "graph":
         # Three attention layers, with factors that give the 0.6 s of FedAvg on NCI1.
-        dense = sizes.nodes * (sizes.features + 3 * hidden) * hidden / 8
+        dense = sizes.nodes * (sizes.features + 3 * hidden) * hidden // 8
         sparse = sizes.published_edges * 2 * hidden * 25
     weights = clients * sizes.features * hidden * 12
     step = (overlap * (dense + sparse) * 3 + weights) / OPERATIONS_PER_SECOND
