@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-PARTITIONS = ("metis", "metis-overlap", "random", "louvain", "label-skew", "own")
+PARTITIONS = (
+    *("metis", "metis-overlap", "random", "louvain", "label-skew"),
+    *("iid", "dirichlet", "cross-dataset", "own"),
+)
 PLACEMENTS = ("auto", "inline", "actors", "packed")
 
 
