@@ -54,7 +54,7 @@ def carry(algorithm: Algorithm[Any, Any]) -> None:
         if module is None or place is None or module.__name__.split(".")[0] in ("fedatlas", "__main__"):
             continue
         if "site-packages" not in place:
-            ray.cloudpickle.register_pickle_by_value(module)
+            ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def to_arrays(tensors: Mapping[str, torch.Tensor]) -> Arrays:
