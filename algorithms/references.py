@@ -36,6 +36,8 @@ def is_reference(name: str) -> bool:
 def absolute(name: str) -> str:
     """The same reference with an absolute path, so that it means the same in every process."""
     place, mark, kind = name.rpartition(":")
+    if mark and place.isidentifier() and Path(f"{place}.py").is_file():
+        place = f"{place}.py"
     if mark and place.endswith(".py"):
         return f"{Path(place).expanduser().absolute()}:{kind}"
     return name

@@ -232,8 +232,9 @@ def driver(
             return
         import ray
 
-        from fedatlas.platform.federation.actors import CoordinatorActor, Fleet
+        from fedatlas.platform.federation.actors import CoordinatorActor, Fleet, carry
 
+        carry(work.algorithm)
         fleet = Fleet(placed)
         actor: Any = None
         try:

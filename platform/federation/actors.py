@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import sys
 import time
 import uuid
 import warnings
@@ -40,6 +41,21 @@ Own = tuple[Arrays, RaggedArrays]
 START_SECONDS = 300.0
 
 logger = logging.getLogger(__name__)
+
+
+def carry(algorithm: Algorithm[Any, Any]) -> None:
+    """Let a method that is not installed travel whole, since a worker cannot import it.
+
+    Its class, those of its configuration and backbone are then sent with it instead of by name.
+    """
+    parts = (algorithm, algorithm.configuration, getattr(algorithm, "backbone", None))
+    for part in parts:
+        module = sys.modules.get(type(part).__module__)
+        place = getattr(module, "__file__", None)
+        if module is None or place is None or module.__name__.split(".")[0] in ("fedatlas", "__main__"):
+            continue
+        if "site-packages" not in place:
+            ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def to_arrays(tensors: Mapping[str, torch.Tensor]) -> Arrays:
@@ -287,6 +303,7 @@ class ActorRuntime:
         self._job: Job | None = None
 
     def setup(self, job: Job) -> None:
+        carry(job.algorithm)
         self._job = job
         calls: list[Any] = []
         for actor, group in zip(self._actors, self._groups, strict=True):

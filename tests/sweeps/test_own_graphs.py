@@ -112,6 +112,8 @@ def test_command_line_and_python_agree(graph: str, results: Path, fedatlas: Call
         assert again.values["fingerprint"] == summary["fingerprint"]
 
 
+@pytest.mark.ray
+@pytest.mark.usefixtures("small_ray")
 def test_a_study_takes_paths_beside_its_file(
     graph: str, results: Path, write_study: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -188,6 +190,24 @@ def test_a_class_of_a_file_runs_like_one_of_the_registry(
         if algorithm != "fedavg":
             assert (summary["algorithm"], summary["label"]) == (f"{method.stem}:Mine", "Mine")
     assert scores[0] == scores[1]
+
+
+@pytest.mark.ray
+def test_a_class_of_a_file_reaches_workers_that_cannot_import_it(
+    tmp_path: Path, results: Path, fedatlas: Call, small_ray: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray was there before the method."""
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert fedatlas("new-method", "late_idea", "--folder", str(tmp_path))[0] == 0
+    words = ["run", "--dataset", "minesweeper", "--clients", "2", "--partition", "random", "--rounds", "2"]
+    words += ["--algorithm", f"{tmp_path}/late_idea.py:LateIdea", "--no-tracking"]
+    scores = []
+    for placement in ("inline", "packed"):
+        out = tmp_path / f"{placement}.json"
+        code, text = fedatlas(*words, "--placement", placement, "--json", str(out))
+        assert code == 0, text
+        scores.append(json.loads(out.read_text())["client_test_scores"])
+    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
 
 
 def test_another_source_is_another_trial(method: Path) -> None:
