@@ -2,9 +2,9 @@
 
     python benchmarks/page.py [--seeds 10] [--keep FOLDER]
 
-The runs are made up, in a store of their own: rows are written to MLflow's tables at once, since tracking them
-one by one would take hours, and every run has the Parquet files of a trial. The page is opened in Debian's chromium
-where that and playwright are installed; opened is when the script is done, painted when the first figure is.
+The runs are made up, in a store of their own: rows are written to MLflow's tables at once, since tracking
+them one by one would take hours, and every run has the Parquet files of a trial. The page is opened in
+Debian's chromium where that and playwright are installed; it is open when its script has built everything.
 """
 
 from __future__ import annotations
@@ -72,8 +72,12 @@ def params(dataset: str, partition: str, clients: int, method: str, seed: int) -
         "component": "largest",
         "train_fraction": train,
         "test_fraction": test,
-        "partition_seed": 0, "client_features": "same", "uncut": False, "weighting": "uniform",
-        "evaluation": "after_local", "precision": "float32",
+        "partition_seed": 0,
+        "client_features": "same",
+        "uncut": False,
+        "weighting": "uniform",
+        "evaluation": "after_local",
+        "precision": "float32",
         **flat,
         "method.epochs": tuned.get("epochs", published.epochs),
     }
@@ -161,13 +165,15 @@ def fill(store: Store, folder: Path, seeds: int) -> int:
     with sqlite3.connect(path) as base:
         base.executemany(
             "insert into runs (run_uuid, name, experiment_id, start_time, end_time, artifact_uri, status, "
-            "lifecycle_stage, source_type, user_id) values (?, ?, ?, ?, ?4, ?5, 'FINISHED', 'active', 'LOCAL', 'x')",
+            "lifecycle_stage, source_type, user_id) "
+            "values (?, ?, ?, ?, ?4, ?5, 'FINISHED', 'active', 'LOCAL', 'x')",
             rows["runs"],
         )
         base.executemany("insert into params (key, value, run_uuid) values (?, ?, ?)", rows["params"])
         base.executemany("insert into tags (key, value, run_uuid) values (?, ?, ?)", rows["tags"])
         base.executemany(
-            "insert into latest_metrics (key, value, timestamp, step, is_nan, run_uuid) values (?, ?, ?, ?, ?, ?)",
+            "insert into latest_metrics (key, value, timestamp, step, is_nan, run_uuid) "
+            "values (?, ?, ?, ?, ?, ?)",
             rows["latest_metrics"],
         )
     return len(rows["runs"])
