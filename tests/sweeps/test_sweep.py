@@ -75,11 +75,11 @@ def test_a_sweep_tracks_its_trials_and_does_each_once(
             "configuration.yaml",
             "placement.txt",
         }
-        run = store.client.get_run(run_id)
-        assert (run.data.tags["dataset"], run.data.tags["partition"]) == ("minesweeper", "random")
-        assert run.data.tags["clients"] == "3"
-        assert run.data.tags["method"] in ("Local", "FedAvg")
-        held = reading.artifact(store, run_id, run.info.artifact_uri, "federation.parquet").to_pandas()
+        tracked = store.client.get_run(run_id)
+        assert (tracked.data.tags["dataset"], tracked.data.tags["partition"]) == ("minesweeper", "random")
+        assert tracked.data.tags["clients"] == "3"
+        assert tracked.data.tags["method"] in ("Local", "FedAvg")
+        held = reading.artifact(store, run_id, tracked.info.artifact_uri, "federation.parquet").to_pandas()
         assert held["client"].tolist() == [0, 1, 2]
         assert held["histogram"].map(len).tolist() == [2, 2, 2]
     assert list((results / "tune").iterdir()) == []
