@@ -4,8 +4,7 @@
 
 The runs are made up, in a store of their own: rows are written to MLflow's tables at once, since tracking
 them one by one would take hours, and every run has the Parquet files of a trial. The page is opened in
-Debian's chromium where that and playwright are installed; opened is when the script is done, painted when the
-first figure is.
+Debian's chromium where that and playwright are installed; it is open when its script has built everything.
 """
 
 from __future__ import annotations

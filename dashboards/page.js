@@ -483,9 +483,10 @@ function tinted(value, most) {
 function differences() {
   const place = part("differences");
   if (!place) return;
-  const table = tables[0], body = el("div", { class: "pair" });
+  const table = tables[0];
   const sets = unique(table.columns.map((column) => column.set));
   const settings = unique(table.columns.map((column) => [column.partition, column.clients, column.detail].filter(Boolean).join(" · ")));
+  const body = el("div", { class: settings.length > 3 ? null : "pair" });
   const at = (set, setting) => table.columns.findIndex((column) => column.set === set
     && [column.partition, column.clients, column.detail].filter(Boolean).join(" · ") === setting);
   const map = (title, caption, value) => {

@@ -32,7 +32,7 @@ MOST_POINTS = 400
 """Of a curve; longer ones are thinned out, the last round is kept."""
 MIXING_BYTES = 2_000_000
 """Of all mixing matrices on a page; what is beyond is left out, which the page says."""
-CLIENTS_FILE, MIXING_FILE, SCORES_FILE = "federation.parquet", "mixing.parquet", "clients.parquet"
+CLIENTS_FILE, MIXING_FILE = "federation.parquet", "mixing.parquet"
 
 Plain = dict[str, Any]
 
@@ -185,18 +185,16 @@ def _client_scores(store: Store, members: Members) -> list[float | None]:
     """Test score of every client at the best round, mean over trials; empty if no trial has them."""
     found = []
     for each in members.trials:
-        table = measured.clients_of(store, each, SCORES_FILE)
         best = _whole(each.trial.get("best_round"))
-        if table is None or best is None or table.empty:
-            continue
-        chosen = table["round"] == (best if best >= 0 else table["round"].max())
-        found.append(table.loc[chosen].sort_values("client")["test"].to_numpy(dtype=float))
+        scores = None if best is None else measured.client_scores(store, each, best)
+        if scores is not None:
+            found.append(scores)
     if not found or len({len(each) for each in found}) > 1:
         return []
-    scores = np.stack(found)
-    defined = np.isfinite(scores)
+    stacked = np.stack(found)
+    defined = np.isfinite(stacked)
     with np.errstate(invalid="ignore"):
-        mean = np.where(defined, scores, 0).sum(axis=0) / defined.sum(axis=0)
+        mean = np.where(defined, stacked, 0).sum(axis=0) / defined.sum(axis=0)
     return [rounded(100 * value) for value in mean.tolist()]
 
 

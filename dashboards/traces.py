@@ -208,6 +208,27 @@ def mean_of(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([each.get(name, 0.0) for each in parts])) for name in names}
 
 
+def client_scores(store: Store, each: Repetition, best: int) -> np.ndarray | None:
+    """Test scores of a trial's clients in [0, 1] at a round, [M]; None if the trial has none.
+
+    Args:
+        store: tracking store.
+        each: the trial.
+        best: the round; -1 for the last.
+    """
+    names = ("round", "client", "test")
+    try:
+        table = artifact(store, each.run_id, _address(each), "clients.parquet", names)
+    except TrackingError:
+        return None
+    rounds, clients, scores = (table.column(name).to_numpy() for name in names)
+    if not len(rounds):
+        return None
+    chosen = rounds == (best if best >= 0 else rounds.max())
+    ordered: np.ndarray = scores[chosen][np.argsort(clients[chosen], kind="stable")]
+    return ordered.astype(float)
+
+
 def clients_of(store: Store, each: Repetition, name: str) -> pd.DataFrame | None:
     """A Parquet artifact of a trial as a table; None if the trial has none."""
     try:

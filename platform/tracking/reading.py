@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -84,14 +86,27 @@ def trials(store: Store, experiment: str) -> pd.DataFrame:
 
     chosen: dict[str, Any] = {}
     attempts: Counter[str] = Counter()
-    for run in store.runs(experiment, f"tags.`{KIND_TAG}` = 'trial'"):
-        fingerprint = run.data.tags.get(FINGERPRINT_TAG, "")
-        before = chosen.setdefault(fingerprint, run)
-        attempts[fingerprint] += 1
-        if before.info.status != "FINISHED" and run.info.status == "FINISHED":
-            chosen[fingerprint] = run
+    with _uncollected():
+        for run in store.runs(experiment, f"tags.`{KIND_TAG}` = 'trial'"):
+            fingerprint = run.data.tags.get(FINGERPRINT_TAG, "")
+            before = chosen.setdefault(fingerprint, run)
+            attempts[fingerprint] += 1
+            if before.info.status != "FINISHED" and run.info.status == "FINISHED":
+                chosen[fingerprint] = run
     rows = [_row(run, fingerprint, attempts[fingerprint]) for fingerprint, run in chosen.items()]
     return pd.DataFrame(rows, columns=[*_RUN, *PARAMS, *TAGS, *SUMMARY, "params"])
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without looking for cycles: among the objects of many runs that takes longer than reading them."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def _row(run: Any, fingerprint: str, attempts: int) -> dict[str, Any]:
@@ -114,7 +129,9 @@ def _row(run: Any, fingerprint: str, attempts: int) -> dict[str, Any]:
     return row
 
 
-def artifact(store: Store, run_id: str, address: str | None, name: str) -> pa.Table:
+def artifact(
+    store: Store, run_id: str, address: str | None, name: str, columns: Sequence[str] | None = None
+) -> pa.Table:
     """A Parquet artifact of a run.
 
     Args:
@@ -122,6 +139,7 @@ def artifact(store: Store, run_id: str, address: str | None, name: str) -> pa.Ta
         run_id: MLflow id.
         address: of the run's artifacts, column `artifacts` of `trials`.
         name: of the file.
+        columns: the ones that are read; all by default.
 
     Raises:
         TrackingError: there is no such artifact, or it cannot be read.
@@ -132,12 +150,14 @@ def artifact(store: Store, run_id: str, address: str | None, name: str) -> pa.Ta
         # Asking MLflow for each of ten thousand files takes longer than reading them.
         path = Path(url2pathname(urlparse(address).path)) / name
         try:
-            return pq.ParquetFile(path).read(use_threads=False)
+            return pq.ParquetFile(path).read(columns=columns and list(columns), use_threads=False)
         except (OSError, ValueError) as error:
             raise TrackingError(f"artifact {name} of run {run_id} cannot be read: {error}") from error
     with tempfile.TemporaryDirectory() as folder:
         try:
-            return pq.read_table(store.download(run_id, name, Path(folder)))
+            return pq.read_table(
+                store.download(run_id, name, Path(folder)), columns=columns and list(columns)
+            )
         except (OSError, ValueError) as error:
             raise TrackingError(f"artifact {name} of run {run_id} cannot be read: {error}") from error
 
