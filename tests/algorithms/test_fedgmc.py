@@ -205,7 +205,8 @@ def test_no_gradient_passes_through_rotation_and_plan(make_federation, make_meth
 
     def objective(step):
         weights = {name: weight + step * direction[name] for name, weight in client.weights.items()}
-        metrics = method._gradients(dataclasses.replace(client, weights=weights), cohort, 0, 0)[0]
+        moved = dataclasses.replace(client, weights=weights)
+        metrics = method._gradients(moved, next(method._steps(cohort, 0, 0)), 0)[0]
         return metrics["loss/total"].item()
 
     objective(0.0)

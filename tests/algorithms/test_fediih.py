@@ -251,7 +251,7 @@ def test_the_loss_is_the_written_elbo(make_federation, make_method):
 
 def gradients(method, federation):
     cohort, client = prepared(method, federation, torch.zeros(FACTORS, WIDTH, dtype=torch.float64))
-    return method._gradients(client, cohort, 0, 0)[1]
+    return method._gradients(client, next(method._steps(cohort, 0, 0)), 0)[1]
 
 
 def test_in_the_released_code_the_elbo_trains_alphahat_only(make_federation, make_method):

@@ -252,7 +252,9 @@ def test_every_epoch_has_its_own_dropout(make_federation, make_method):
     method = make_method("fedavg")
     client = method.join(cohort)
     first, again, second, later = (
-        method._gradients(client, cohort, round_number, epoch)[0]["loss/total"]
+        method._gradients(client, next(method._steps(cohort, round_number, epoch)), round_number)[0][
+            "loss/total"
+        ]
         for round_number, epoch in ((0, 0), (0, 0), (0, 1), (1, 0))
     )
     assert torch.equal(first, again)
