@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from fedatlas.algorithms.registry import create
-from fedatlas.algorithms.weight_sharing import Step
 from fedatlas.platform.errors import ConfigurationError
-from fedatlas.platform.federation.cohort import Dropout, stack
+from fedatlas.platform.federation.cohort import stack
 from fedatlas.platform.randomness import stream
 
 OFF = {"semantic": False, "structural": False}
@@ -206,9 +205,8 @@ def test_no_gradient_passes_through_rotation_and_plan(make_federation, make_meth
 
     def objective(step):
         weights = {name: weight + step * direction[name] for name, weight in client.weights.items()}
-        metrics = method._gradients(
-            dataclasses.replace(client, weights=weights), Step(cohort, None, Dropout(cohort, 0, 0)), 0
-        )[0]
+        moved = dataclasses.replace(client, weights=weights)
+        metrics = method._gradients(moved, next(method._steps(cohort, 0, 0)), 0)[0]
         return metrics["loss/total"].item()
 
     objective(0.0)

@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from fedatlas.algorithms.fediih import MEANS, VARIANCE, Inferred, latent_similarity, mixed_by_factor
 from fedatlas.algorithms.reconstruction import reconstruction_loss, sampled_weights
 from fedatlas.algorithms.registry import create
-from fedatlas.algorithms.weight_sharing import Step, cross_entropy
+from fedatlas.algorithms.weight_sharing import cross_entropy
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.cohort import Dropout, Task, stack
 from fedatlas.platform.federation.messages import Broadcast, Upload
@@ -251,7 +251,7 @@ def test_the_loss_is_the_written_elbo(make_federation, make_method):
 
 def gradients(method, federation):
     cohort, client = prepared(method, federation, torch.zeros(FACTORS, WIDTH, dtype=torch.float64))
-    return method._gradients(client, Step(cohort, None, Dropout(cohort, 0, 0)), 0)[1]
+    return method._gradients(client, next(method._steps(cohort, 0, 0)), 0)[1]
 
 
 def test_in_the_released_code_the_elbo_trains_alphahat_only(make_federation, make_method):

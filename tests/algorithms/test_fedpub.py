@@ -10,7 +10,7 @@ import torch
 
 from fedatlas.algorithms.backbones import BACKBONES
 from fedatlas.algorithms.fedpub import MASK, masked, masks, proxy_cohort
-from fedatlas.algorithms.weight_sharing import Step, cross_entropy
+from fedatlas.algorithms.weight_sharing import cross_entropy
 from fedatlas.platform.federation.cohort import Dropout, stack
 from fedatlas.platform.federation.messages import Broadcast, Upload, prefixed
 
@@ -196,7 +196,7 @@ def test_the_released_codes_penalties_have_no_gradient(make_method, cohort):
 def test_the_gradient_of_a_mask_is_that_of_the_written_objective(make_method, cohort, released_code):
     method = make_method("fedpub", lambda1=0.3, released_code=released_code)
     client = moved(method, cohort)
-    _, found = method._gradients(client, Step(cohort, None, Dropout(cohort, 1, 0)), 1)
+    _, found = method._gradients(client, next(method._steps(cohort, 1, 0)), 1)
     live = {name: weight.clone().requires_grad_() for name, weight in client.weights.items()}
     products = {
         name: live[name] * live[MASK + name] if MASK + name in live else live[name]

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from fedatlas.algorithms.aggregation import shared_names
-from fedatlas.algorithms.weight_sharing import Step
-from fedatlas.platform.federation.cohort import Dropout, stack
+from fedatlas.platform.federation.cohort import stack
 
 EXACT = {"dropout": 0.0, "lr": 0.02, "weight_decay": 1e-3}
 BIAS = "classifier.bias"
@@ -253,7 +252,7 @@ def test_every_epoch_has_its_own_dropout(make_federation, make_method):
     method = make_method("fedavg")
     client = method.join(cohort)
     first, again, second, later = (
-        method._gradients(client, Step(cohort, None, Dropout(cohort, round_number, epoch)), round_number)[0][
+        method._gradients(client, next(method._steps(cohort, round_number, epoch)), round_number)[0][
             "loss/total"
         ]
         for round_number, epoch in ((0, 0), (0, 0), (0, 1), (1, 0))
