@@ -183,11 +183,16 @@ def describe_clients(federated: FederatedGraph, whole: Graph | None = None) -> p
 
 
 def client_rows(federated: FederatedGraph) -> list[dict[str, object]]:
-    """The same, without lost edges, as plain rows that travel between processes."""
-    return [
-        {str(key): value for key, value in row.items()}
-        for row in describe_clients(federated).to_dict("records")
-    ]
+    """What each client holds, as plain rows that travel between processes.
+
+    The columns of `describe_clients` without lost edges, or of `describe_graph_clients`, whose homophily is
+    undefined.
+    """
+    if federated.level == "graph":
+        held = describe_graph_clients(federated).assign(homophily=math.nan)
+    else:
+        held = describe_clients(federated)
+    return [{str(key): value for key, value in row.items()} for row in held.to_dict("records")]
 
 
 def describe_graph_clients(federated: FederatedGraph) -> pd.DataFrame:
