@@ -79,7 +79,7 @@ def test_isolated_nodes_see_a_perceptron(make_federation):
 def test_rows_of_the_mean_sum_to_one_where_there_is_a_neighbour(make_federation, self_loops):
     federation = make_federation().changed(2, edges=np.zeros((2, 0), dtype=np.int64))
     cohort = stack(federation.graphs, federation.task, "float64")
-    dense = mean_operator(cohort, self_loops)._forward.to_dense()
+    dense = mean_operator(cohort, self_loops)._forward.tensor().to_dense()
     for m, graph in enumerate(federation.graphs):
         rows = slice(m * cohort.width, m * cohort.width + graph.size)
         degree = np.bincount(graph.edges[0], minlength=graph.size) + self_loops

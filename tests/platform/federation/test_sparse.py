@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedatlas.platform.federation.sparse import SparseMatrix
+from fedatlas.platform.federation.sparse import BAG_COLUMNS, SparseMatrix
 
 CPU = torch.device("cpu")
 
@@ -39,6 +39,25 @@ def test_product_and_gradient_equal_the_dense_ones(density):
     mine = product_and_gradient(lambda x: build(matrix) @ x, dense, weights)
     theirs = product_and_gradient(lambda x: full @ x, dense, weights)
     torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("columns", [1, BAG_COLUMNS - 1, BAG_COLUMNS, 3 * BAG_COLUMNS + 1])
+@pytest.mark.parametrize("density", [0.0, 0.05, 0.6])
+def test_narrow_and_wide_products_in_float32(columns, density):
+    matrix = random_matrix(40, 30, density).astype(np.float32)
+    sparse = SparseMatrix(matrix, torch.float32, CPU)
+    full = torch.as_tensor(matrix.toarray())
+    dense, weights = random(30, columns).float(), random(40, columns, seed=2).float()
+    mine = product_and_gradient(lambda x: sparse @ x, dense, weights)
+    theirs = product_and_gradient(lambda x: full @ x, dense, weights)
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_a_wide_product_of_a_view():
+    matrix = random_matrix(40, 30).astype(np.float32)
+    columns = random(2 * BAG_COLUMNS, 30).float().T
+    product = SparseMatrix(matrix, torch.float32, CPU) @ columns
+    torch.testing.assert_close(product, torch.as_tensor(matrix.toarray()) @ columns)
 
 
 def test_gradient_check():

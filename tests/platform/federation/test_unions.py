@@ -61,7 +61,7 @@ def test_a_batch_is_the_union_of_the_chosen_graphs(sparse: bool) -> None:
     batch = cohort(sparse).batch([0, 2], chosen)
     assert (batch.clients, batch.sizes, batch.items, batch.width) == ((0, 2), (5, 11), 3, 11)
     assert batch.train.tolist() == [[True, True, False], [True, True, True]]
-    closed = batch.union.summing._forward.to_dense()
+    closed = batch.union.summing._forward.tensor().to_dense()
     weight = torch.eye(4, dtype=torch.float64).expand(2, 4, 4).contiguous()
     features = batch.project(weight)
     expected = torch.zeros(22, 22, dtype=torch.float64)
@@ -88,7 +88,7 @@ def test_a_batch_is_the_union_of_the_chosen_graphs(sparse: bool) -> None:
 
 
 def dense_of(batch):
-    closed = batch.union.summing._forward.to_dense()
+    closed = batch.union.summing._forward.tensor().to_dense()
     return closed, closed.nonzero().T
 
 
@@ -137,7 +137,8 @@ def test_the_normalised_operator_is_that_of_gcn() -> None:
     batch = cohort().batch([0, 1], [np.arange(5), np.arange(2)])
     closed, _ = dense_of(batch)
     scale = closed.sum(dim=1).clamp(min=1).rsqrt()
-    torch.testing.assert_close(batch.union.normalised._forward.to_dense(), scale[:, None] * closed * scale)
+    normalised = batch.union.normalised._forward.tensor().to_dense()
+    torch.testing.assert_close(normalised, scale[:, None] * closed * scale)
 
 
 def test_an_epoch_sees_every_training_graph_once_and_clients_drop_out() -> None:
