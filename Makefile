@@ -6,7 +6,8 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 PACKAGES := platform algorithms dashboards sweeps
 
-STUDIES := homophilic heterophilic ablation sensitivity convergence round-time casestudy
+STUDIES := homophilic heterophilic ablation sensitivity convergence round-time casestudy comparison
+STUDIES += graphs-iid graphs-skewed graphs-domains graphs-time graphs-rho graphs-alpha graphs-epochs graphs-landscape
 
 # Overrides of sweeps, plans and submissions: ALGORITHMS=local,fedgmc SEEDS=1 ROUNDS=20 ONLY=minesweeper,clients=5
 # WITHOUT=ogbn-arxiv FLAGS=--available-only; RAY_ADDRESS says where they run.
@@ -46,7 +47,7 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP) ## the sweep `quickstart`: three methods on Minesweeper, with table and report
 	$(BIN)/fedatlas sweep quickstart $(SWEEP_OPTIONS)
 
-sweep-STUDY: ## a study: homophilic, heterophilic, ablation, sensitivity, convergence, round-time, casestudy
+sweep-STUDY: ## a study: homophilic, heterophilic, ablation, sensitivity, convergence, graphs-iid, graphs-domains ...
 
 $(STUDIES:%=sweep-%): sweep-%: $(STAMP)
 	$(BIN)/fedatlas sweep $* $(SWEEP_OPTIONS)

@@ -28,6 +28,7 @@ from fedatlas.platform.federation.coordinator import MAX_RECOVERIES, Coordinator
 from fedatlas.platform.federation.placement import PlacementPlan
 from fedatlas.platform.federation.records import RoundRecord
 from fedatlas.platform.federation.runtime import InlineRuntime, Job, contiguous_groups
+from fedatlas.sweeps.federations import make_graph_federation
 
 pytestmark = pytest.mark.ray
 
@@ -35,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[3]
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedavg": {"hidden": 8},
     "fedgmc": {"hidden": 8, "templates": 4, "sampled_nodes": 6},
+    "seal": {"hidden": 8, "batch_size": 4},
 }
 SEPARATE = PlacementPlan("actors", contiguous_groups(4, 1), cpus=0.5, gpus=0.1)
 PACKED = PlacementPlan("packed", contiguous_groups(4, 3), cpus=0.5, gpus=0.3)
@@ -61,10 +63,17 @@ def four(cluster: None) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def job(make_clients: Callable[..., Any]) -> Callable[[str], Job]:
-    """A run of four clients in float64."""
+    """A run of four clients in float64; those of SEAL have graphs to classify."""
     task = Task(clients=4, features=5, classes=3, metric="accuracy", seed=0)
     graphs = make_clients((7, 4, 9, 6))
-    return lambda method: Job(create(method, None, OPTIONS[method]), graphs, task, "float64")
+    sets = make_graph_federation()
+
+    def made(method: str) -> Job:
+        if method == "seal":
+            return Job(create(method, None, OPTIONS[method]), sets.graphs, sets.task, "float64")
+        return Job(create(method, None, OPTIONS[method]), graphs, task, "float64")
+
+    return made
 
 
 def run(coordinator: Coordinator, rounds: int = 3) -> list[RoundRecord]:
