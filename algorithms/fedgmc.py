@@ -201,6 +201,32 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
             figures["geometry/usage_entropy"] = server.usage_entropy
         return figures
 
+    # Protected uploads
+
+    def additive(self) -> frozenset[str]:
+        """Everything, since anchors and templates are refined by sums; raw radials and plans are not."""
+        raw = self.configuration.structural and self.configuration.template_upload == "raw"
+        return frozenset({"weights", "size", "semantic"} | (set() if raw else {"structural"}))
+
+    def addends(self, upload: Upload) -> Upload:
+        """Class means and losses times whether the client has the class, and how many clients have it."""
+        fields = dict(super().addends(upload).fields)
+        if "semantic/counts" in fields:
+            has = (fields["semantic/counts"] > 0).double()
+            fields["semantic/means"] = fields["semantic/means"].double() * has[:, None, :]
+            fields["semantic/losses"] = fields["semantic/losses"].double() * has
+            fields["semantic/holders"] = has
+        return Upload(fields)
+
+    def combined(self, server: FedGMCServer, sums: Upload) -> Upload:
+        fields = dict(super().combined(server, sums).fields)
+        holders = fields.pop("semantic/holders", None)
+        if holders is not None:
+            divisor = holders.clamp(min=1.0)
+            fields["semantic/means"] = fields["semantic/means"] / divisor[:, None, :]
+            fields["semantic/losses"] = fields["semantic/losses"] / divisor
+        return Upload(fields)
+
     # Client side
 
     def receive(self, client: FedGMCClient, cohort: Cohort, broadcast: Broadcast) -> None:

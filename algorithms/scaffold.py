@@ -96,6 +96,12 @@ class SCAFFOLD(WeightSharing[SCAFFOLDConfiguration, SCAFFOLDServer, SCAFFOLDClie
         }
         return dataclasses.replace(server, control=control or server.control)
 
+    def clipped(self) -> frozenset[str]:
+        return super().clipped() | {"control"}
+
+    def additive(self) -> frozenset[str]:
+        return frozenset({"weights", "size", "control"})
+
     def own_upload(self, client: SCAFFOLDClient, cohort: Cohort, round_number: int) -> Tensors:
         assert client.summed is not None
         assert client.taken is not None

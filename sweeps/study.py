@@ -21,7 +21,7 @@ from fedatlas.platform.graphs.federated import is_brought
 from fedatlas.platform.graphs.own import is_path
 from fedatlas.sweeps import casestudy, filters
 from fedatlas.sweeps.axes import Axis, Combination, combine, keys_of, shown
-from fedatlas.sweeps.experiment import Experiment, Resolved, experiment, resolve
+from fedatlas.sweeps.experiment import PRIVACY_FIELDS, Experiment, Resolved, experiment, resolve
 from fedatlas.sweeps.tuned import Tuned, applied, check_used
 
 GRID_KEYS = (
@@ -31,7 +31,7 @@ GRID_KEYS = (
 """Keys of an experiment that the other keys of a study set."""
 ALL = "all"
 """Among the methods: every one that fits the data sets and has no row of its own, with its defaults."""
-ROW_KEYS = ("backbone", "rounds", "epochs", "precision", "uncut")
+ROW_KEYS = ("backbone", "rounds", "epochs", "precision", "uncut", *PRIVACY_FIELDS)
 """Keys of an experiment that distinguish rows of a table, as options do; other keys distinguish columns."""
 _NEVER_VARIED = ("algorithm", "label", "options", "seed")
 

@@ -133,6 +133,32 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     def aggregate(self, server: ServerT, upload: Upload, round_number: int) -> ServerT:
         """Next server state from the uploads [M, ...] of all clients."""
 
+    # Protected uploads, see `fedatlas.platform.federation.privacy`
+
+    def clipped(self) -> frozenset[str]:
+        """Groups of uploaded fields that are an update, whose norm can be bounded."""
+        return frozenset()
+
+    def reference(self, broadcast: Broadcast) -> Mapping[str, Tensor]:
+        """What the fields of `clipped` start from in a round, by field name; zero for those left out."""
+        return {}
+
+    def additive(self) -> frozenset[str]:
+        """Groups of uploaded fields of which the server needs the sum only, by means of `addends`.
+
+        A class with an `aggregate` of its own has none unless it says so again.
+        """
+        return frozenset()
+
+    def addends(self, upload: Upload) -> Upload:
+        """The upload [k, ...] as fields to be added up over all clients."""
+        return upload
+
+    def combined(self, server: ServerT, sums: Upload) -> Upload:
+        """An upload of one client [1, ...] that `aggregate` treats as all uploads whose addends have these
+        sums [1, ...]."""
+        return sums
+
     # Before round 0
 
     @property
