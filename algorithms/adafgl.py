@@ -145,6 +145,9 @@ class AdaFGL(WeightSharing[AdaFGLConfiguration, AdaFGLServer, AdaFGLClient]):
     title: ClassVar[str] = "AdaFGL"
     note: ClassVar[str] = "best-validation extractor, modules combined softly"
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"selection"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "selection": "validation score of the received average and number of nodes",
+    }
     downloads: ClassVar[frozenset[str]] = WeightSharing.downloads | {"selection"}
     configuration_type: ClassVar[type[MethodConfiguration]] = AdaFGLConfiguration
 

@@ -139,6 +139,10 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
     partial_participation: ClassVar[bool] = True
     note: ClassVar[str] = "loss weights below the published 1, training labels only"
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"semantic", "structural"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "semantic": "class means, alignment losses and counts of the classes",
+        "structural": "sums over sampled neighbourhoods for every template",
+    }
     downloads: ClassVar[frozenset[str]] = WeightSharing.downloads | {"anchors", "templates"}
     default_backbone: ClassVar[str | None] = "h2gcn"
     backbones: ClassVar[tuple[str, ...] | None] = ("h2gcn",)

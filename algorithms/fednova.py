@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
@@ -53,6 +54,9 @@ class FedNova(WeightSharing[FedNovaConfiguration, SharedServer, SharedClient]):
     partial_participation: ClassVar[bool] = True
     note: ClassVar[str] = "with one step for all clients identical to FedAvg"
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"normaliser"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "normaliser": "how far the local steps carry a constant gradient",
+    }
     configuration_type: ClassVar[type[MethodConfiguration]] = FedNovaConfiguration
 
     def update(self, client: SharedClient, cohort: Cohort, round_number: int) -> LocalUpdate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -73,6 +74,9 @@ class SCAFFOLD(WeightSharing[SCAFFOLDConfiguration, SCAFFOLDServer, SCAFFOLDClie
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
     partial_participation: ClassVar[bool] = True
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"control"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "control": "change of the control variates, means of gradients",
+    }
     downloads: ClassVar[frozenset[str]] = WeightSharing.downloads | {"control"}
     configuration_type: ClassVar[type[MethodConfiguration]] = SCAFFOLDConfiguration
 

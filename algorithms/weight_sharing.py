@@ -151,6 +151,10 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
     """
 
     uploads: ClassVar[frozenset[str]] = frozenset({"weights", "size"})
+    meanings: ClassVar[Mapping[str, str]] = {
+        "weights": "shared parameters after local training, or their gradients (fedopt)",
+        "size": "numbers of training items and of all items",
+    }
     downloads: ClassVar[frozenset[str]] = frozenset({"weights"})
     default_backbone: ClassVar[str | None] = "gcn"
     configuration_type: ClassVar[type[MethodConfiguration]] = WeightSharingConfiguration

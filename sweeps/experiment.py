@@ -15,6 +15,7 @@ from fedatlas.algorithms.presets import EXPERIMENT_KEYS, preset
 from fedatlas.algorithms.references import absolute, code_sha256, is_reference, short
 from fedatlas.algorithms.registry import ALGORITHMS, Method, algorithm_type, create
 from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
+from fedatlas.platform.federation import privacy
 from fedatlas.platform.federation.cohort import Precision
 from fedatlas.platform.federation.coordinator import EvaluationPoint, participating
 from fedatlas.platform.federation.placement import PLACEMENTS
@@ -41,8 +42,7 @@ PROTOCOL_VERSION = 1
 """Goes up when a change to splits, random streams, training or scoring alters results of every method."""
 
 
-PRIVACY_FIELDS = ("clip_norm", "noise_multiplier", "noise_target", "noise_delta", "secure_aggregation")
-_SELDOM = ("split", "metric", *PRIVACY_FIELDS)
+_SELDOM = ("split", "metric", *privacy.SETTINGS)
 """Settings that are tracked only where they are set."""
 
 
@@ -177,9 +177,9 @@ class Resolved(BaseModel):
         flat = {f"method.{key}": value for key, value in options.items()}
         return {**values, "aggregation": self.aggregation, **flat}
 
-    def privacy(self) -> Privacy:
+    def protection(self) -> Privacy:
         """How uploads are protected."""
-        given = {name: getattr(self.experiment, name) for name in PRIVACY_FIELDS}
+        given = {name: getattr(self.experiment, name) for name in privacy.SETTINGS}
         return Privacy(**{name: value for name, value in given.items() if value is not None})
 
     @property
@@ -288,7 +288,7 @@ def resolve(given: Experiment) -> Resolved:
         code=code_sha256(kind, *(() if given.backbone is None else (backbone_type(given.backbone),))),
     )
     clients = 1 if given.uncut else given.clients
-    resolved.privacy().require(method, clients if share is None else participating(share, clients))
+    resolved.protection().require(method, clients if share is None else participating(share, clients))
     return resolved
 
 

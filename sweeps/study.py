@@ -16,12 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedatlas.algorithms.registry import ALGORITHMS, algorithm_type
 from fedatlas.platform.documents import read_yaml
 from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
+from fedatlas.platform.federation import privacy
 from fedatlas.platform.graphs.catalog import entry
 from fedatlas.platform.graphs.federated import is_brought
 from fedatlas.platform.graphs.own import is_path
 from fedatlas.sweeps import casestudy, filters
 from fedatlas.sweeps.axes import Axis, Combination, combine, keys_of, shown
-from fedatlas.sweeps.experiment import PRIVACY_FIELDS, Experiment, Resolved, experiment, resolve
+from fedatlas.sweeps.experiment import Experiment, Resolved, experiment, resolve
 from fedatlas.sweeps.tuned import Tuned, applied, check_used
 
 GRID_KEYS = (
@@ -31,7 +32,7 @@ GRID_KEYS = (
 """Keys of an experiment that the other keys of a study set."""
 ALL = "all"
 """Among the methods: every one that fits the data sets and has no row of its own, with its defaults."""
-ROW_KEYS = ("backbone", "rounds", "epochs", "precision", "uncut", *PRIVACY_FIELDS)
+ROW_KEYS = ("backbone", "rounds", "epochs", "precision", "uncut", *privacy.SETTINGS)
 """Keys of an experiment that distinguish rows of a table, as options do; other keys distinguish columns."""
 _NEVER_VARIED = ("algorithm", "label", "options", "seed")
 

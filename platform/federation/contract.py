@@ -62,6 +62,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         levels: what it can classify: nodes of a graph, or graphs.
         partial_participation: its server can do with uploads of some clients only, [|S|, ...].
         uploads, downloads: field groups that the method may send; others are refused by the runtime.
+        meanings: what an uploaded group holds, in a few words; those of the base classes need no repetition.
         note: which reading of the paper this is, where the paper leaves it open; shown under tables.
         configuration: the options of this instance.
     """
@@ -71,6 +72,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     version: ClassVar[int] = 1
     uploads: ClassVar[frozenset[str]] = frozenset()
     downloads: ClassVar[frozenset[str]] = frozenset()
+    meanings: ClassVar[Mapping[str, str]] = {}
     note: ClassVar[str] = ""
     configuration_type: ClassVar[type[MethodConfiguration]] = MethodConfiguration
     default_backbone: ClassVar[str | None] = None
@@ -79,6 +81,12 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     partial_participation: ClassVar[bool] = False
 
     configuration: MethodConfiguration
+
+    @classmethod
+    def meaning(cls, group: str) -> str:
+        """What an uploaded group holds; empty if nobody says it."""
+        said = (vars(each).get("meanings", {}) for each in cls.__mro__)
+        return next((found[group] for found in said if group in found), "")
 
     @classmethod
     @abstractmethod

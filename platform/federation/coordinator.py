@@ -22,8 +22,8 @@ from fedatlas.platform.federation.checkpoint import Checkpoint
 from fedatlas.platform.federation.host import CohortReport
 from fedatlas.platform.federation.messages import Broadcast, Upload, concatenate, undeclared
 from fedatlas.platform.federation.phases import collected
-from fedatlas.platform.federation.privacy import EPSILON, epsilon
-from fedatlas.platform.federation.records import Preparation, RoundRecord, RunResult, summarise
+from fedatlas.platform.federation.privacy import epsilon
+from fedatlas.platform.federation.records import EPSILON, Preparation, RoundRecord, RunResult, summarise
 from fedatlas.platform.federation.runtime import CohortLost, Job, Runtime
 from fedatlas.platform.federation.scores import ClientWeighting, Scores, client_mean
 from fedatlas.platform.federation.secure_aggregation import unmasked
@@ -126,6 +126,8 @@ class Coordinator:
         share = self._schedule.participation
         total = len(self._job.graphs)
         self._job.privacy.require(self._algorithm, total if share is None else participating(share, total))
+        # Loads the accountant, which takes longer than a round.
+        self._spent(0)
         begin = time.perf_counter()
         self._server = self._algorithm.init(self._job.task)
         self._committed = Checkpoint(0, states.to_cpu(states.pack(self._server)), None, ())

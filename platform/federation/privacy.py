@@ -37,8 +37,6 @@ from fedatlas.platform.randomness import stream
 
 NoiseTarget = Literal["upload", "sum"]
 DELTA = 1e-5
-EPSILON = "privacy/epsilon"
-"""Figure of a round: epsilon after it, for all rounds so far."""
 _ORDERS = (*(1 + step / 20 for step in range(1, 200)), *range(11, 64), 80, 96, 128, 192, 256, 512, 1024)
 
 
@@ -135,6 +133,8 @@ class Privacy:
 
 
 UNPROTECTED = Privacy()
+SETTINGS = tuple(field.name for field in dataclasses.fields(Privacy))
+"""Their names, as experiments have them."""
 
 
 def additive(algorithm: Algorithm[Any, Any]) -> frozenset[str]:

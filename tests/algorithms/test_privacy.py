@@ -9,7 +9,8 @@ import torch
 from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.coordinator import Coordinator, Schedule
-from fedatlas.platform.federation.privacy import EPSILON, Privacy, additive
+from fedatlas.platform.federation.privacy import Privacy, additive
+from fedatlas.platform.federation.records import EPSILON
 from fedatlas.platform.federation.runtime import InlineRuntime
 from fedatlas.platform.federation.secure_aggregation import unmasked
 from fedatlas.sweeps.checks import Dying
