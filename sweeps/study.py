@@ -174,6 +174,11 @@ def study_from(name: str, content: Mapping[str, Any]) -> StudyFile:
     Raises:
         ConfigurationError: it is not valid.
     """
+    if not re.fullmatch(r"\w[\w. +-]{0,99}", name):
+        raise ConfigurationError(
+            f"{name!r} cannot be the name of a study, which names folders: use letters, digits, spaces and "
+            "._+-, 100 at most, and begin with a letter or digit"
+        )
     for key in content:
         if key not in StudyFile.model_fields:
             raise unknown_name(f"key of study {name}", str(key), StudyFile.model_fields)
