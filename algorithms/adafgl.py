@@ -145,6 +145,9 @@ class AdaFGL(WeightSharing[AdaFGLConfiguration, AdaFGLServer, AdaFGLClient]):
     title: ClassVar[str] = "AdaFGL"
     note: ClassVar[str] = "best-validation extractor, modules combined softly"
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"selection"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "selection": "validation score of the received average and number of nodes",
+    }
     downloads: ClassVar[frozenset[str]] = WeightSharing.downloads | {"selection"}
     configuration_type: ClassVar[type[MethodConfiguration]] = AdaFGLConfiguration
 
@@ -171,6 +174,23 @@ class AdaFGL(WeightSharing[AdaFGLConfiguration, AdaFGLServer, AdaFGLClient]):
         score = client_mean(scores, counted)
         improved = round_number > 0 and bool(score > server.best)
         return dataclasses.replace(server, best=score if improved else server.best, improved=improved)
+
+    def additive(self) -> frozenset[str]:
+        return frozenset({"weights", "size", "selection"})
+
+    def addends(self, upload: Upload) -> Upload:
+        fields = dict(super().addends(upload).fields)
+        if "selection/score" in fields:
+            counted = fields["selection/nodes"].double()
+            score = torch.where(counted > 0, fields["selection/score"].double(), 0.0)
+            fields["selection/score"] = score * counted
+        return Upload(fields)
+
+    def combined(self, server: AdaFGLServer, sums: Upload) -> Upload:
+        fields = dict(super().combined(server, sums).fields)
+        if "selection/score" in fields:
+            fields["selection/score"] = fields["selection/score"] / fields["selection/nodes"].clamp(min=1.0)
+        return Upload(fields)
 
     def receive(self, client: AdaFGLClient, cohort: Cohort, broadcast: Broadcast) -> None:
         super().receive(client, cohort, broadcast)

@@ -58,15 +58,27 @@ def normalised_client_weights(client_weights: ClientWeights, fields: Mapping[str
             ``train_nodes``, or in proportion to all ``nodes``.
         fields: uploaded ``size/train_nodes`` and ``size/nodes``, [M] each.
     """
+    raw = raw_client_weights(client_weights, fields)
+    return raw / raw.sum() if raw.sum() > 0 else torch.full_like(raw, 1.0 / raw.numel())
+
+
+def raw_client_weights(client_weights: ClientWeights, fields: Mapping[str, Tensor]) -> Tensor:
+    """Aggregation weights before their normalisation, which a client knows by itself, [M] in float64."""
     train = fields["size/train_nodes"].double()
     present = (train > 0).double()
     if client_weights == "train_nodes":
-        raw = train
-    elif client_weights == "nodes":
-        raw = fields["size/nodes"].double() * present
-    else:
-        raw = present
-    return raw / raw.sum() if raw.sum() > 0 else torch.full_like(raw, 1.0 / raw.numel())
+        return train
+    if client_weights == "nodes":
+        return fields["size/nodes"].double() * present
+    return present
+
+
+def scaled(tensors: Mapping[str, Tensor], factors: Tensor) -> Tensors:
+    """q_m x_m for factors [k] and tensors [k, ...], in float64."""
+    return {
+        name: tensor.double() * factors.view(-1, *[1] * (tensor.dim() - 1))
+        for name, tensor in tensors.items()
+    }
 
 
 def weighted_mean(stacked: Mapping[str, Tensor], weights: Tensor) -> Tensors:

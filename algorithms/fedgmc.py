@@ -139,6 +139,10 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
     partial_participation: ClassVar[bool] = True
     note: ClassVar[str] = "loss weights below the published 1, training labels only"
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"semantic", "structural"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "semantic": "class means, alignment losses and counts of the classes",
+        "structural": "sums over sampled neighbourhoods for every template",
+    }
     downloads: ClassVar[frozenset[str]] = WeightSharing.downloads | {"anchors", "templates"}
     default_backbone: ClassVar[str | None] = "h2gcn"
     backbones: ClassVar[tuple[str, ...] | None] = ("h2gcn",)
@@ -200,6 +204,32 @@ class FedGMC(WeightSharing[FedGMCConfiguration, FedGMCServer, FedGMCClient]):
             figures["geometry/template_cosine"] = templates.mean_cosine(server.templates)
             figures["geometry/usage_entropy"] = server.usage_entropy
         return figures
+
+    # Protected uploads
+
+    def additive(self) -> frozenset[str]:
+        """Everything, since anchors and templates are refined by sums; raw radials and plans are not."""
+        raw = self.configuration.structural and self.configuration.template_upload == "raw"
+        return frozenset({"weights", "size", "semantic"} | (set() if raw else {"structural"}))
+
+    def addends(self, upload: Upload) -> Upload:
+        """Class means and losses times whether the client has the class, and how many clients have it."""
+        fields = dict(super().addends(upload).fields)
+        if "semantic/counts" in fields:
+            has = (fields["semantic/counts"] > 0).double()
+            fields["semantic/means"] = fields["semantic/means"].double() * has[:, None, :]
+            fields["semantic/losses"] = fields["semantic/losses"].double() * has
+            fields["semantic/holders"] = has
+        return Upload(fields)
+
+    def combined(self, server: FedGMCServer, sums: Upload) -> Upload:
+        fields = dict(super().combined(server, sums).fields)
+        holders = fields.pop("semantic/holders", None)
+        if holders is not None:
+            divisor = holders.clamp(min=1.0)
+            fields["semantic/means"] = fields["semantic/means"] / divisor[:, None, :]
+            fields["semantic/losses"] = fields["semantic/losses"] / divisor
+        return Upload(fields)
 
     # Client side
 

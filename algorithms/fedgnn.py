@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -132,6 +133,10 @@ class FedGNN(WeightSharing[FedGNNConfiguration, FedGNNServer, FedGNNClient]):
     title: ClassVar[str] = "FedGNN"
     note: ClassVar[str] = "our reading: published for recommendation, never defined for node classification"
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"keys", "embeddings"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "keys": "hashes of nodes and their neighbours, by which nodes are matched, before round 0",
+        "embeddings": "first-layer embeddings of matched nodes",
+    }
     downloads: ClassVar[frozenset[str]] = WeightSharing.downloads | {"matches", "embeddings"}
     backbones: ClassVar[tuple[str, ...] | None] = ("gcn",)
     configuration_type: ClassVar[type[MethodConfiguration]] = FedGNNConfiguration

@@ -30,6 +30,7 @@ Choices where paper and public code differ or are silent:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -98,6 +99,10 @@ class FedGTA(PersonalisedAveraging[FedGTAConfiguration, PersonalisedServer, Shar
     name: ClassVar[str] = "fedgta"
     title: ClassVar[str] = "FedGTA"
     uploads: ClassVar[frozenset[str]] = PersonalisedAveraging.uploads | {"moments", "confidence"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "moments": "moments of smoothed predictions",
+        "confidence": "smoothing confidence of the client",
+    }
     default_backbone: ClassVar[str | None] = "gamlp"
     configuration_type: ClassVar[type[MethodConfiguration]] = FedGTAConfiguration
 

@@ -133,6 +133,9 @@ class FedIIH(PersonalisedAveraging[FedIIHConfiguration, FedIIHServer, FedIIHClie
     title: ClassVar[str] = "FedIIH"
     note: ClassVar[str] = "the ELBO also trains the encoder; in the released code it does not"
     uploads: ClassVar[frozenset[str]] = PersonalisedAveraging.uploads | {"latent"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "latent": "mean and log-variance of the client's latent factors",
+    }
     downloads: ClassVar[frozenset[str]] = PersonalisedAveraging.downloads | {"latent"}
     default_backbone: ClassVar[str | None] = "disengcn"
     backbones: ClassVar[tuple[str, ...] | None] = ("disengcn",)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedatlas.algorithms.aggregation import ClientWeights, normalised_client_weights, weighted_mean
+from fedatlas.algorithms.aggregation import (
+    ClientWeights,
+    normalised_client_weights,
+    raw_client_weights,
+    scaled,
+    weighted_mean,
+)
 from fedatlas.algorithms.weight_sharing import (
     SharedClient,
     SharedServer,
@@ -47,6 +54,9 @@ class FedNova(WeightSharing[FedNovaConfiguration, SharedServer, SharedClient]):
     partial_participation: ClassVar[bool] = True
     note: ClassVar[str] = "with one step for all clients identical to FedAvg"
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"normaliser"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "normaliser": "how far the local steps carry a constant gradient",
+    }
     configuration_type: ClassVar[type[MethodConfiguration]] = FedNovaConfiguration
 
     def update(self, client: SharedClient, cohort: Cohort, round_number: int) -> LocalUpdate:
@@ -60,6 +70,37 @@ class FedNova(WeightSharing[FedNovaConfiguration, SharedServer, SharedClient]):
         sgd = self.configuration.optimizer == "sgd"
         momentum = (self.configuration.momentum or 0.0) if sgd else 0.0
         return {"normaliser/reach": reach(client.taken, momentum).to(cohort.dtype)}
+
+    def additive(self) -> frozenset[str]:
+        return frozenset({"weights", "size", "normaliser"})
+
+    def addends(self, upload: Upload) -> Upload:
+        """q_m, q_m a_m, q_m / a_m and q_m theta_m / a_m; all are 0 for a client without a step."""
+        reached = upload.fields["normaliser/reach"].double()
+        raw = raw_client_weights(self.configuration.client_weights, upload.fields) * (reached > 0)
+        each = raw / reached.clamp(min=1e-12)
+        weights = {name: value for name, value in upload.fields.items() if name.startswith("weights/")}
+        return Upload(
+            {
+                **upload.fields,
+                **scaled(weights, each),
+                "size/share": raw,
+                "normaliser/reach": raw * reached,
+                "normaliser/inverse": each,
+            }
+        )
+
+    def combined(self, server: SharedServer, sums: Upload) -> Upload:
+        """The next weights as those of one client that takes one step; none if no client has a say."""
+        fields = dict(sums.fields)
+        share, inverse = float(fields.pop("size/share")), float(fields.pop("normaliser/inverse"))
+        effective = float(fields["normaliser/reach"]) / share if share > 0 else 0.0
+        for name in [name for name in fields if name.startswith("weights/")]:
+            total, before = fields.pop(name), server.weights[name.removeprefix("weights/")]
+            kept = 1.0 - effective * inverse / share if share > 0 else 1.0
+            fields[name] = effective * total / max(share, 1e-12) + kept * before.to(total.dtype)
+        fields["normaliser/reach"] = torch.ones_like(fields["normaliser/reach"])
+        return Upload({**fields, "size/train_nodes": torch.ones_like(fields["size/train_nodes"])})
 
     def aggregate(self, server: SharedServer, upload: Upload, round_number: int) -> SharedServer:
         reached = upload.fields["normaliser/reach"].double()

@@ -108,6 +108,9 @@ class FedPUB(PersonalisedAveraging[FedPUBConfiguration, PersonalisedServer, FedP
         "penalties with gradient as in the paper; that of the masks is lighter (published 0.001)"
     )
     uploads: ClassVar[frozenset[str]] = PersonalisedAveraging.uploads | {"functional"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "functional": "mean embedding of a common random graph",
+    }
     configuration_type: ClassVar[type[MethodConfiguration]] = FedPUBConfiguration
 
     # Server side

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -89,6 +89,10 @@ class FedSagePlus(WeightSharing[FedSagePlusConfiguration, FedSagePlusServer, Fed
     title: ClassVar[str] = "FedSage+"
     note: ClassVar[str] = "generators exchange gradients through the server, evaluated on the mended graph"
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"generated", "gradients"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "generated": "features of generated neighbours and their counts, before round 0",
+        "gradients": "answers to the neighbours that others generated, before round 0",
+    }
     downloads: ClassVar[frozenset[str]] = WeightSharing.downloads | {"generated", "gradients"}
     default_backbone: ClassVar[str | None] = "sage"
     configuration_type: ClassVar[type[MethodConfiguration]] = FedSagePlusConfiguration

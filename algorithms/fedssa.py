@@ -153,6 +153,10 @@ class FedSSA(PersonalisedAveraging[FedSSAConfiguration, FedSSAServer, FedSSAClie
     title: ClassVar[str] = "FedSSA"
     note: ClassVar[str] = "reconstruction from the abstract and summaries; no code was available"
     uploads: ClassVar[frozenset[str]] = PersonalisedAveraging.uploads | {"moments", "energy"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "moments": "mean, log-variance and count of every class",
+        "energy": "spectral energy, or leading directions of the graph",
+    }
     downloads: ClassVar[frozenset[str]] = PersonalisedAveraging.downloads | {"moments"}
     default_backbone: ClassVar[str | None] = "unifilter"
     backbones: ClassVar[tuple[str, ...] | None] = ("unifilter",)

@@ -26,6 +26,7 @@ Choices where paper and public code differ or are silent:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -119,6 +120,9 @@ class FedTAD(WeightSharing[FedTADConfiguration, FedTADServer, SharedClient]):
     title: ClassVar[str] = "FedTAD"
     note: ClassVar[str] = "scored after local training, reliability from exact return probabilities"
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"reliability"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "reliability": "reliability of every class, before round 0",
+    }
     configuration_type: ClassVar[type[MethodConfiguration]] = FedTADConfiguration
     # Gradients must reach the features; UniFilter computes its bases from them beforehand.
     backbones: ClassVar[tuple[str, ...] | None] = ("gcn", "h2gcn", "sage", "gamlp", "disengcn")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -131,6 +132,9 @@ class GCFL(PersonalisedAveraging[GCFLConfiguration, GCFLServer, GCFLClient]):
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
     note: ClassVar[str] = "splits by a relative criterion; the published thresholds never split here"
     uploads: ClassVar[frozenset[str]] = PersonalisedAveraging.uploads | {"gradient_norm"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "gradient_norm": "norm of the last local gradient (similarity=gradient_norms)",
+    }
     configuration_type: ClassVar[type[MethodConfiguration]] = GCFLConfiguration
 
     # Server side

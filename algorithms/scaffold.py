@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -73,6 +74,9 @@ class SCAFFOLD(WeightSharing[SCAFFOLDConfiguration, SCAFFOLDServer, SCAFFOLDClie
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
     partial_participation: ClassVar[bool] = True
     uploads: ClassVar[frozenset[str]] = WeightSharing.uploads | {"control"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "control": "change of the control variates, means of gradients",
+    }
     downloads: ClassVar[frozenset[str]] = WeightSharing.downloads | {"control"}
     configuration_type: ClassVar[type[MethodConfiguration]] = SCAFFOLDConfiguration
 
@@ -95,6 +99,12 @@ class SCAFFOLD(WeightSharing[SCAFFOLDConfiguration, SCAFFOLDServer, SCAFFOLDClie
             for name, change in unprefixed("control", upload.fields).items()
         }
         return dataclasses.replace(server, control=control or server.control)
+
+    def clipped(self) -> frozenset[str]:
+        return super().clipped() | {"control"}
+
+    def additive(self) -> frozenset[str]:
+        return frozenset({"weights", "size", "control"})
 
     def own_upload(self, client: SCAFFOLDClient, cohort: Cohort, round_number: int) -> Tensors:
         assert client.summed is not None

@@ -20,6 +20,8 @@ from fedatlas.algorithms.aggregation import (
     ClientWeights,
     Shared,
     normalised_client_weights,
+    raw_client_weights,
+    scaled,
     shared_names,
     weighted_mean,
 )
@@ -149,6 +151,10 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
     """
 
     uploads: ClassVar[frozenset[str]] = frozenset({"weights", "size"})
+    meanings: ClassVar[Mapping[str, str]] = {
+        "weights": "shared parameters after local training, or their gradients (fedopt)",
+        "size": "numbers of training items and of all items",
+    }
     downloads: ClassVar[frozenset[str]] = frozenset({"weights"})
     default_backbone: ClassVar[str | None] = "gcn"
     configuration_type: ClassVar[type[MethodConfiguration]] = WeightSharingConfiguration
@@ -215,6 +221,42 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
         optimizer = server.optimizer if server.optimizer.first else AdamState.zeros(new)
         self._descend(new, mean, optimizer)
         return dataclasses.replace(server, weights=new, optimizer=optimizer)
+
+    # Protected uploads
+
+    def clipped(self) -> frozenset[str]:
+        return frozenset({"weights"} if self.configuration.travelling != "none" else ())
+
+    def reference(self, broadcast: Broadcast) -> Mapping[str, Tensor]:
+        """The received weights; gradients start from zero."""
+        if self.configuration.aggregation == "fedopt":
+            return {}
+        received = {**broadcast.common, **broadcast.personal}
+        return {name: tensor for name, tensor in received.items() if name.startswith("weights/")}
+
+    def additive(self) -> frozenset[str]:
+        return frozenset({"weights", "size"})
+
+    def addends(self, upload: Upload) -> Upload:
+        """Weights times the client's raw aggregation weight q_m, which travels too; the rest as it is."""
+        if not self.clipped():
+            return upload
+        raw = raw_client_weights(self.configuration.client_weights, upload.fields)
+        weights = {name: value for name, value in upload.fields.items() if name.startswith("weights/")}
+        return Upload({**upload.fields, **scaled(weights, raw), "size/share": raw})
+
+    def combined(self, server: ServerT, sums: Upload) -> Upload:
+        """sum_m q_m theta_m / sum_m q_m as the weights of one client; no weights if no client has a say,
+        since none has changed them."""
+        fields = dict(sums.fields)
+        share = fields.pop("size/share", None)
+        if share is None:
+            return sums
+        for name in [name for name in fields if name.startswith("weights/")]:
+            total = fields.pop(name)
+            if float(share) > 0:
+                fields[name] = total / share.to(total.dtype)
+        return Upload(fields)
 
     # Client side
 

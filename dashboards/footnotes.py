@@ -7,7 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.algorithms.weight_sharing import WeightSharing
 from fedatlas.dashboards.cells import Column, Repetition, dataset_title
-from fedatlas.dashboards.protocol import OPTION, TRAINING, changed_options, protocol, tuned_training
+from fedatlas.dashboards.protocol import (
+    OPTION,
+    TRAINING,
+    changed_options,
+    protection,
+    protocol,
+    tuned_training,
+)
 
 _COMPARED = ("rounds", "epochs", "features", "precision")
 _RULES = {
@@ -52,6 +59,7 @@ def _row_parts(group: Sequence[Repetition]) -> tuple[str, ...]:
         _per_dataset((each, _travelling(each)) for each in group),
         _per_dataset((each, f"backbone {each.settings.get('backbone', 'unknown')}") for each in group),
         f"options {', '.join(listed)}" if listed else "",
+        _per_dataset((each, _protection(each)) for each in group),
         f"by default: {note}" if note and changed else note,
     )
 
@@ -88,6 +96,16 @@ def _travelling(each: Repetition) -> str:
     if _shares_nothing(each):
         return ""
     return _TRAVELLING.get(each.settings.get(f"{OPTION}shared", ""), "")
+
+
+def _protection(each: Repetition) -> str:
+    given = protection(each.settings)
+    if not given:
+        return ""
+    settings = ", ".join(f"{key}={value}" for key, value in given.items())
+    spent = each.trial.get("epsilon")
+    known = isinstance(spent, float) and spent == spent
+    return f"uploads with {settings}" + (f": epsilon {spent:.3g} after the last round" if known else "")
 
 
 def scenario_notes(repetitions: Sequence[Repetition]) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.algorithms.weight_sharing import WeightSharingConfiguration
 from fedatlas.dashboards.literature import NO_REPDEC, PLUS_REPDEC
 from fedatlas.platform.errors import ConfigurationError
+from fedatlas.platform.federation import privacy
 from fedatlas.platform.graphs import own
 from fedatlas.platform.graphs.catalog import entry
 
@@ -129,12 +130,18 @@ def _as_published(algorithm: str, dataset: str, given: Mapping[str, str]) -> boo
     return (
         given["backbone"] == _backbone(algorithm, dataset)
         and given["precision"] == usual["precision"]
+        and not protection(given)
         and all(
             given.get(key) in (usual.get(key), str(tuned.get(key, usual.get(key))))
             for key in EXPERIMENT_KEYS
             if key != "backbone"
         )
     )
+
+
+def protection(given: Mapping[str, str]) -> dict[str, str]:
+    """Settings of clipping, noise and secure aggregation; none where uploads travel as they are."""
+    return {key: given[key] for key in privacy.SETTINGS if given.get(key, "None") != "None"}
 
 
 def changed_options(algorithm: str, dataset: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -85,7 +85,7 @@ def job(resolved: Resolved, federated: FederatedGraph) -> Job:
         seed=given.seed,
         level=federated.level,
     )
-    return Job(resolved.method(), federated.clients, task, given.precision)
+    return Job(resolved.method(), federated.clients, task, given.precision, resolved.protection())
 
 
 def checkpoint_path(study: str, fingerprint: str) -> Path:

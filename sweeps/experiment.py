@@ -15,9 +15,11 @@ from fedatlas.algorithms.presets import EXPERIMENT_KEYS, preset
 from fedatlas.algorithms.references import absolute, code_sha256, is_reference, short
 from fedatlas.algorithms.registry import ALGORITHMS, Method, algorithm_type, create
 from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
+from fedatlas.platform.federation import privacy
 from fedatlas.platform.federation.cohort import Precision
-from fedatlas.platform.federation.coordinator import EvaluationPoint
+from fedatlas.platform.federation.coordinator import EvaluationPoint, participating
 from fedatlas.platform.federation.placement import PLACEMENTS
+from fedatlas.platform.federation.privacy import DELTA, NoiseTarget, Privacy
 from fedatlas.platform.federation.scores import ClientWeighting
 from fedatlas.platform.graphs.catalog import Entry, entry
 from fedatlas.platform.graphs.federated import (
@@ -40,7 +42,7 @@ PROTOCOL_VERSION = 1
 """Goes up when a change to splits, random streams, training or scoring alters results of every method."""
 
 
-_SELDOM = ("split", "metric")
+_SELDOM = ("split", "metric", *privacy.SETTINGS)
 """Settings that are tracked only where they are set."""
 
 
@@ -77,6 +79,16 @@ class Experiment(Scenario):
     """Share of the clients that train in each round, drawn anew for each; all if not given."""
     precision: Precision = "float32"
     """Floating-point type of training."""
+    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Bound of the L2 norm of each client's update, see `fedatlas.platform.federation.privacy`."""
+    noise_multiplier: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Standard deviation of Gaussian noise on updates, in units of `clip_norm`."""
+    noise_target: NoiseTarget | None = None
+    """What carries the noise: every `upload` (the default), or the `sum` (with `secure_aggregation`)."""
+    noise_delta: float | None = Field(default=None, gt=0, lt=1)
+    """Delta for which epsilon is given; 1e-5 by default."""
+    secure_aggregation: bool | None = None
+    """Uploads are masked in pairs, so that the server sees their sum only."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the method."""
     placement: str = "auto"
@@ -165,6 +177,11 @@ class Resolved(BaseModel):
         flat = {f"method.{key}": value for key, value in options.items()}
         return {**values, "aggregation": self.aggregation, **flat}
 
+    def protection(self) -> Privacy:
+        """How uploads are protected."""
+        given = {name: getattr(self.experiment, name) for name in privacy.SETTINGS}
+        return Privacy(**{name: value for name, value in given.items() if value is not None})
+
     @property
     def cell(self) -> str:
         """Name of the run: what distinguishes it within a study."""
@@ -240,6 +257,7 @@ def resolve(given: Experiment) -> Resolved:
         raise ConfigurationError(
             f"participation={given.participation}: {kind.title} needs all clients in each round: leave it out"
         )
+    share = given.participation
     tuned = preset(given.algorithm, given.dataset)
     rounds = given.rounds or tuned.pop("rounds", published.rounds)
     epochs = given.epochs or tuned.pop("epochs", published.epochs)
@@ -262,9 +280,33 @@ def resolve(given: Experiment) -> Resolved:
         "label": given.label or kind.title,
         "options": method.configuration.model_dump(mode="json"),
     }
-    return Resolved(
+    filled |= _privacy_defaults(given)
+    resolved = Resolved(
         experiment=given.model_copy(update=filled),
         aggregation=about["aggregation"],
         method_version=kind.version,
         code=code_sha256(kind, *(() if given.backbone is None else (backbone_type(given.backbone),))),
     )
+    clients = 1 if given.uncut else given.clients
+    resolved.protection().require(method, clients if share is None else participating(share, clients))
+    return resolved
+
+
+def _privacy_defaults(given: Experiment) -> dict[str, Any]:
+    """What protects nothing counts as not given, so that it does not change the identity.
+
+    Raises:
+        ConfigurationError: a setting of the noise without noise.
+    """
+    if given.noise_multiplier is None:
+        for name in ("noise_target", "noise_delta"):
+            if getattr(given, name) is not None:
+                raise ConfigurationError(
+                    f"{name}={getattr(given, name)} belongs to noise_multiplier, which is not set"
+                )
+    noisy = given.noise_multiplier is not None
+    return {
+        "secure_aggregation": given.secure_aggregation or None,
+        "noise_target": given.noise_target or ("upload" if noisy else None),
+        "noise_delta": given.noise_delta or (DELTA if noisy else None),
+    }

@@ -13,6 +13,7 @@ import torch
 from fedatlas.algorithms.registry import Method
 from fedatlas.platform.federation.cohort import Task
 from fedatlas.platform.federation.coordinator import Coordinator, Schedule
+from fedatlas.platform.federation.privacy import UNPROTECTED, Privacy
 from fedatlas.platform.federation.records import RoundRecord
 from fedatlas.platform.federation.runtime import InlineRuntime, Job, Runtime
 from fedatlas.platform.federation.state import Packed, pack, to_cpu
@@ -54,8 +55,8 @@ class Federation:
         graphs[client] = replace(graphs[client], **fields)
         return replace(self, graphs=tuple(graphs))
 
-    def job(self, method: Method, precision: Any = "float64") -> Job:
-        return Job(method, self.graphs, self.task, precision)
+    def job(self, method: Method, precision: Any = "float64", privacy: Privacy = UNPROTECTED) -> Job:
+        return Job(method, self.graphs, self.task, precision, privacy)
 
 
 @dataclass(frozen=True)
@@ -226,11 +227,13 @@ def run(
     per_cohort: int | None = None,
     precision: str = "float64",
     runtime: Runtime | None = None,
+    privacy: Privacy = UNPROTECTED,
     **schedule: Any,
 ) -> Outcome:
     """Run a method on a federation in this process, in float64 unless told otherwise."""
     runtime = runtime or InlineRuntime(per_cohort)
-    coordinator = Coordinator(federation.job(method, precision), runtime, Schedule(rounds=rounds, **schedule))
+    job = federation.job(method, precision, privacy)
+    coordinator = Coordinator(job, runtime, Schedule(rounds=rounds, **schedule))
     coordinator.start()
     while not coordinator.finished:
         coordinator.advance()

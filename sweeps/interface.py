@@ -149,6 +149,8 @@ def run(
     def placed(plan: Any) -> None:
         plans.append(plan.reason)
         announce(f"placement: {plan.reason}")
+        if resolved.protection().active:
+            announce(f"privacy: {resolved.protection().describe(resolved.method())}")
 
     schedule = work.schedule(None)
     with execution.driver(

@@ -18,6 +18,7 @@ from fedatlas.algorithms.backbones import BACKBONES
 from fedatlas.algorithms.registry import create, validate
 from fedatlas.platform.federation.cohort import Task
 from fedatlas.platform.federation.coordinator import Coordinator, Schedule
+from fedatlas.platform.federation.privacy import Privacy
 from fedatlas.platform.federation.runtime import InlineRuntime, Job
 from fedatlas.platform.graphs.catalog import entry
 from fedatlas.platform.graphs.edges import undirected
@@ -67,7 +68,7 @@ def traffic(given: Experiment) -> Traffic:
         for key, value in sorted(given.options.items())
         if key not in SILENT and value != usual.get(key)
     )
-    method = (given.algorithm, given.backbone, options)
+    method = (given.algorithm, given.backbone, options, bool(given.secure_aggregation))
     base = _one_client(method, sizes.features, sizes.classes, CLIENTS, NODES)
     by_clients, by_nodes = _grows(method)
     found = base
@@ -88,7 +89,7 @@ def traffic(given: Experiment) -> Traffic:
     )
 
 
-_Method = tuple[str, str | None, tuple[tuple[str, Any], ...]]
+_Method = tuple[str, str | None, tuple[tuple[str, Any], ...], bool]
 
 
 def _one_client(method: _Method, features: int, classes: int, clients: int, nodes: int) -> np.ndarray:
@@ -121,12 +122,13 @@ def _grows(method: _Method) -> tuple[bool, bool]:
 @lru_cache(maxsize=4096)
 def _rehearse(method: _Method, features: int, classes: int, clients: int, nodes: int) -> np.ndarray:
     """Bytes of one client: [up, down] of the first round and of the second, and before both."""
-    name, backbone, options = method
+    name, backbone, options, secure = method
     chosen = create(name, backbone, {key: _thawed(value) for key, value in options})
     level = BACKBONES[backbone].levels[0] if backbone in BACKBONES else "node"
     make = _graph if level == "node" else _pairs
     graphs = tuple(make(client, nodes, features, classes) for client in range(clients))
-    job = Job(chosen, graphs, Task(clients, features, classes, "accuracy", seed=0, level=level))
+    task = Task(clients, features, classes, "accuracy", seed=0, level=level)
+    job = Job(chosen, graphs, task, privacy=Privacy(secure_aggregation=secure))
     coordinator = Coordinator(job, InlineRuntime(), Schedule(rounds=2, checkpoint_every=0))
     coordinator.start()
     records = [coordinator.advance() for _ in range(2)]

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedatlas.algorithms.registry import ALGORITHMS, algorithm_type
 from fedatlas.platform.documents import read_yaml
 from fedatlas.platform.errors import ConfigurationError, invalid_values, unknown_name
+from fedatlas.platform.federation import privacy
 from fedatlas.platform.graphs.catalog import entry
 from fedatlas.platform.graphs.federated import is_brought
 from fedatlas.platform.graphs.own import is_path
@@ -31,7 +32,7 @@ GRID_KEYS = (
 """Keys of an experiment that the other keys of a study set."""
 ALL = "all"
 """Among the methods: every one that fits the data sets and has no row of its own, with its defaults."""
-ROW_KEYS = ("backbone", "rounds", "epochs", "precision", "uncut")
+ROW_KEYS = ("backbone", "rounds", "epochs", "precision", "uncut", *privacy.SETTINGS)
 """Keys of an experiment that distinguish rows of a table, as options do; other keys distinguish columns."""
 _NEVER_VARIED = ("algorithm", "label", "options", "seed")
 
@@ -173,6 +174,11 @@ def study_from(name: str, content: Mapping[str, Any]) -> StudyFile:
     Raises:
         ConfigurationError: it is not valid.
     """
+    if not re.fullmatch(r"\w[\w. +-]{0,99}", name):
+        raise ConfigurationError(
+            f"{name!r} cannot be the name of a study, which names folders: use letters, digits, spaces and "
+            "._+-, 100 at most, and begin with a letter or digit"
+        )
     for key in content:
         if key not in StudyFile.model_fields:
             raise unknown_name(f"key of study {name}", str(key), StudyFile.model_fields)

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 from ray.exceptions import RayError
 
 from fedatlas.platform.errors import FedatlasError
+from fedatlas.platform.tracking.destination import redacted
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 PASSED_ON = ("FEDATLAS_DATA", "FEDATLAS_RESULTS", "FEDATLAS_OFFLINE", "MLFLOW_TRACKING_URI")
 """Variables that the job gets from here if they are set; what is not set is as on the cluster."""
+SECRETS_FILE = "variables.sh"
+"""Of the job's folder: variables whose value holds a password or a token."""
 POLL_SECONDS = 2.0
 START_SECONDS = 60.0
 _FAILURES = (RuntimeError, ConnectionError, OSError, RayError)
@@ -89,13 +92,20 @@ def submit(
     if variables is None:
         variables = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
     command = ["fedatlas", "sweep", names.get(study, study), *(names.get(word, word) for word in words)]
-    settings = [f"{name}={value}" for name, value in variables.items()]
+    secret = {name: value for name, value in variables.items() if redacted(value) != value}
+    settings = [f"{name}={value}" for name, value in variables.items() if name not in secret]
     # Not in the job's runtime environment: the driver has one of its own, and Ray refuses two.
     entrypoint = shlex.join(["env", *settings, *command] if settings else command)
+    if secret:
+        # Ray shows the command of a job to everyone and keeps it in logs.
+        entrypoint = f". ./{SECRETS_FILE} && {entrypoint}"
     with tempfile.TemporaryDirectory() as folder:
         for path in sent:
             shutil.copy(path, folder)
-        runtime: dict[str, Any] = {"working_dir": folder} if sent else {}
+        if secret:
+            lines = [f"export {name}={shlex.quote(value)}\n" for name, value in secret.items()]
+            (Path(folder) / SECRETS_FILE).write_text("".join(lines), encoding="utf-8")
+        runtime: dict[str, Any] = {"working_dir": folder} if sent or secret else {}
         until = time.monotonic() + START_SECONDS
         while True:
             try:

@@ -7,6 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,3 +90,66 @@ def results(tmp_path: Path, _migrated_store: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("FEDATLAS_RESULTS", str(folder))
     return folder
+
+
+class MLflowServer:
+    """A real MLflow server on a port of this machine, which can be ended and started again.
+
+    Attributes:
+        uri: its address.
+        folder: with its database and artifacts.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def database(self) -> str:
+        """URI of what it has stored, for reading without it."""
+        return f"sqlite:///{self.folder / 'server.db'}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)),
+                *("--workers", "1", "--backend-store-uri", self.database),
+                *("--artifacts-destination", str(self.folder / "server-artifacts")),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"},
+        )
+        for _ in range(300):
+            try:
+                urllib.request.urlopen(f"{self.uri}/health", timeout=5).close()
+                return
+            except OSError:
+                assert self._process.poll() is None
+                time.sleep(0.3)
+        raise AssertionError("the MLflow server does not answer")
+
+    def kill(self) -> None:
+        """End it and its workers, which share its process group, without notice."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+@pytest.fixture
+def mlflow_server(tmp_path: Path) -> Iterator[MLflowServer]:
+    """An MLflow server that runs already."""
+    folder = tmp_path / "mlflow-server"
+    folder.mkdir()
+    server = MLflowServer(folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()

@@ -29,6 +29,7 @@ from fedatlas.platform.federation.host import CohortHost, CohortReport
 from fedatlas.platform.federation.messages import Broadcast, Ragged, Upload
 from fedatlas.platform.federation.phases import SERIALISATION, collected, phase
 from fedatlas.platform.federation.placement import PlacementPlan
+from fedatlas.platform.federation.privacy import UNPROTECTED, Privacy
 from fedatlas.platform.federation.records import RoundRecord
 from fedatlas.platform.federation.runtime import CohortLost, Job
 from fedatlas.platform.federation.scores import Scores
@@ -105,10 +106,11 @@ class CohortActor:
         graphs: Sequence[ClientGraph],
         task: Task,
         precision: Precision,
+        privacy: Privacy = UNPROTECTED,
     ) -> str:
         """Take the clients of a new run, forgetting those of the last; returns the device."""
         self._host = None
-        self._host = CohortHost(algorithm, graphs, task, precision, self._device)
+        self._host = CohortHost(algorithm, graphs, task, precision, self._device, privacy)
         return str(self._device)
 
     def release(self) -> None:
@@ -308,7 +310,7 @@ class ActorRuntime:
         calls: list[Any] = []
         for actor, group in zip(self._actors, self._groups, strict=True):
             graphs = [job.graphs[m] for m in group]
-            calls.append(actor.lease.remote(job.algorithm, graphs, job.task, job.precision))
+            calls.append(actor.lease.remote(job.algorithm, graphs, job.task, job.precision, job.privacy))
         _get(calls)
 
     def round(

@@ -62,6 +62,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
         levels: what it can classify: nodes of a graph, or graphs.
         partial_participation: its server can do with uploads of some clients only, [|S|, ...].
         uploads, downloads: field groups that the method may send; others are refused by the runtime.
+        meanings: what an uploaded group holds, in a few words; those of the base classes need no repetition.
         note: which reading of the paper this is, where the paper leaves it open; shown under tables.
         configuration: the options of this instance.
     """
@@ -71,6 +72,7 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     version: ClassVar[int] = 1
     uploads: ClassVar[frozenset[str]] = frozenset()
     downloads: ClassVar[frozenset[str]] = frozenset()
+    meanings: ClassVar[Mapping[str, str]] = {}
     note: ClassVar[str] = ""
     configuration_type: ClassVar[type[MethodConfiguration]] = MethodConfiguration
     default_backbone: ClassVar[str | None] = None
@@ -79,6 +81,12 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     partial_participation: ClassVar[bool] = False
 
     configuration: MethodConfiguration
+
+    @classmethod
+    def meaning(cls, group: str) -> str:
+        """What an uploaded group holds; empty if nobody says it."""
+        said = (vars(each).get("meanings", {}) for each in cls.__mro__)
+        return next((found[group] for found in said if group in found), "")
 
     @classmethod
     @abstractmethod
@@ -132,6 +140,32 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
     @abstractmethod
     def aggregate(self, server: ServerT, upload: Upload, round_number: int) -> ServerT:
         """Next server state from the uploads [M, ...] of all clients."""
+
+    # Protected uploads, see `fedatlas.platform.federation.privacy`
+
+    def clipped(self) -> frozenset[str]:
+        """Groups of uploaded fields that are an update, whose norm can be bounded."""
+        return frozenset()
+
+    def reference(self, broadcast: Broadcast) -> Mapping[str, Tensor]:
+        """What the fields of `clipped` start from in a round, by field name; zero for those left out."""
+        return {}
+
+    def additive(self) -> frozenset[str]:
+        """Groups of uploaded fields of which the server needs the sum only, by means of `addends`.
+
+        A class with an `aggregate` of its own has none unless it says so again.
+        """
+        return frozenset()
+
+    def addends(self, upload: Upload) -> Upload:
+        """The upload [k, ...] as fields to be added up over all clients."""
+        return upload
+
+    def combined(self, server: ServerT, sums: Upload) -> Upload:
+        """An upload of one client [1, ...] that `aggregate` treats as all uploads whose addends have these
+        sums [1, ...]."""
+        return sums
 
     # Before round 0
 

@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedatlas.platform.errors import FedatlasError
 from fedatlas.platform.federation import state as states
 from fedatlas.platform.federation.checkpoint import Checkpoint
 from fedatlas.platform.federation.host import CohortReport
-from fedatlas.platform.federation.messages import Broadcast, concatenate, undeclared
+from fedatlas.platform.federation.messages import Broadcast, Upload, concatenate, undeclared
 from fedatlas.platform.federation.phases import collected
-from fedatlas.platform.federation.records import Preparation, RoundRecord, RunResult, summarise
+from fedatlas.platform.federation.privacy import epsilon
+from fedatlas.platform.federation.records import EPSILON, Preparation, RoundRecord, RunResult, summarise
 from fedatlas.platform.federation.runtime import CohortLost, Job, Runtime
 from fedatlas.platform.federation.scores import ClientWeighting, Scores, client_mean
+from fedatlas.platform.federation.secure_aggregation import unmasked
 from fedatlas.platform.randomness import SERVER, stream
 
 EvaluationPoint = Literal["after_local", "after_aggregate"]
@@ -120,6 +123,11 @@ class Coordinator:
             FedatlasError: cohorts keep dying.
         """
         self._algorithm.require(self._job.task.level)
+        share = self._schedule.participation
+        total = len(self._job.graphs)
+        self._job.privacy.require(self._algorithm, total if share is None else participating(share, total))
+        # Loads the accountant, which takes longer than a round.
+        self._spent(0)
         begin = time.perf_counter()
         self._server = self._algorithm.init(self._job.task)
         self._committed = Checkpoint(0, states.to_cpu(states.pack(self._server)), None, ())
@@ -216,14 +224,14 @@ class Coordinator:
         received = time.perf_counter()
         upload = concatenate([report.upload for report in reports])
         with collected() as server:
-            self._server = self._algorithm.aggregate(self._server, upload, number)
+            self._server = self._algorithm.aggregate(self._server, self._opened(upload, participants), number)
         aggregated = time.perf_counter()
         if local:
             scores = [report.scores for report in reports if report.scores is not None]
         else:
             scores = self._runtime.evaluate(self._broadcast(number + 1))
         evaluated = time.perf_counter()
-        diagnostics = self._algorithm.diagnostics(self._server)
+        diagnostics = {**self._algorithm.diagnostics(self._server), **self._spent(number)}
         seconds = {
             "broadcast": sent - begin,
             "clients": received - sent,
@@ -240,13 +248,28 @@ class Coordinator:
             number, scores, reports, diagnostics, upload.bytes_per_field(), downlink, seconds, mixing
         )
 
+    def _opened(self, upload: Upload, participants: Sequence[int] | None) -> Upload:
+        """What the server aggregates: the uploads, or what their sum alone tells."""
+        if not self._job.privacy.secure_aggregation:
+            return upload
+        dtype = torch.float64 if self._job.precision == "float64" else torch.float32
+        count = len(participants if participants is not None else self._job.graphs)
+        return self._algorithm.combined(self._server, unmasked(upload, count, dtype))
+
+    def _spent(self, number: int) -> dict[str, float]:
+        """Epsilon of the rounds up to this one."""
+        given = self._job.privacy
+        if given.noise_multiplier is None:
+            return {}
+        return {EPSILON: epsilon(given.noise_multiplier, number + 1, given.noise_delta)}
+
     def _participants(self, number: int) -> tuple[int, ...] | None:
         share = self._schedule.participation
         if share is None:
             return None
         total = len(self._job.graphs)
         draw = stream(self._job.task.seed, SERVER, number, "participants").permutation(total)
-        return tuple(sorted(int(m) for m in draw[: max(1, round(share * total))]))
+        return tuple(sorted(int(m) for m in draw[: participating(share, total)]))
 
     def _personal_round(self, number: int) -> None:
         begin = time.perf_counter()
@@ -346,6 +369,11 @@ class Coordinator:
             self._runtime.restore(checkpoint.clients)
         self._records = list(checkpoint.records)
         self._preparation = checkpoint.preparation
+
+
+def participating(share: float, total: int) -> int:
+    """Number of clients that train in a round."""
+    return max(1, round(share * total))
 
 
 def _slowest(reports: Sequence[CohortReport], phase: str) -> float:

@@ -18,6 +18,7 @@ from fedatlas.platform.federation.cohort import Precision, Task, stack
 from fedatlas.platform.federation.contract import Algorithm, LocalUpdate
 from fedatlas.platform.federation.messages import Broadcast, Upload, undeclared
 from fedatlas.platform.federation.phases import collected
+from fedatlas.platform.federation.privacy import UNPROTECTED, Privacy, protect
 from fedatlas.platform.federation.scores import Scores, evaluate
 from fedatlas.platform.graphs.graph import ClientGraph
 
@@ -51,6 +52,7 @@ class CohortHost:
         task: the federation's task.
         precision: floating-point type.
         device: torch device.
+        privacy: how uploads are protected.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class CohortHost:
         task: Task,
         precision: Precision = "float32",
         device: torch.device | str = "cpu",
+        privacy: Privacy = UNPROTECTED,
     ) -> None:
         self._algorithm = algorithm
+        self._privacy = privacy
         self.cohort = stack(graphs, task, precision, device)
         self._client = algorithm.join(self.cohort)
 
@@ -89,6 +93,8 @@ class CohortHost:
             self._receive(broadcast)
             result = self._update(round_number, participants)
         self._check(result.upload, result.metrics, f"round {round_number}")
+        if self._privacy.active:
+            result = self._protected(result, broadcast, round_number, participants)
         trained = time.perf_counter()
         scores = self._scores() if score else None
         done = time.perf_counter()
@@ -160,6 +166,33 @@ class CohortHost:
         chosen = rows.nonzero()[:, 0].tolist()
         metrics = {name: value[chosen] for name, value in result.metrics.items()}
         return LocalUpdate(result.upload.rows(chosen), metrics)
+
+    def _protected(
+        self,
+        result: LocalUpdate,
+        broadcast: Broadcast,
+        round_number: int,
+        participants: Collection[int] | None,
+    ) -> LocalUpdate:
+        everyone = range(self.cohort.task.clients)
+        senders = everyone if participants is None else participants
+        rows = [row for row, client in enumerate(self.cohort.clients) if client in senders]
+        placed = self._placed(broadcast)
+        reference = {
+            name: (tensor[rows] if name in placed.personal else tensor).to(self.cohort.dtype)
+            for name, tensor in self._algorithm.reference(placed).items()
+        }
+        clients = [self.cohort.clients[row] for row in rows]
+        return protect(
+            self._algorithm,
+            self.cohort.task,
+            self._privacy,
+            result,
+            reference,
+            clients,
+            senders,
+            round_number,
+        )
 
     def _receive(self, broadcast: Broadcast) -> None:
         self._algorithm.receive(self._client, self.cohort, self._placed(broadcast))

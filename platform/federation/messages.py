@@ -131,10 +131,15 @@ def concatenate(uploads: Sequence[Upload]) -> Upload:
     )
 
 
+def group_of(name: str) -> str:
+    """Group of a field name."""
+    return name.split("/", 1)[0]
+
+
 def undeclared(fields: Iterable[str], declared: Iterable[str]) -> list[str]:
     """Field groups that a method sends without having declared them."""
     known = set(declared)
-    return sorted({name.split("/", 1)[0] for name in fields} - known)
+    return sorted({group_of(name) for name in fields} - known)
 
 
 def size(tensor: Tensor) -> int:
@@ -143,5 +148,5 @@ def size(tensor: Tensor) -> int:
 
 
 def _add(total: dict[str, int], name: str, count: int) -> None:
-    group = name.split("/", 1)[0]
+    group = group_of(name)
     total[group] = total.get(group, 0) + count

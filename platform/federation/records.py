@@ -10,6 +10,9 @@ import numpy as np
 
 from fedatlas.platform.federation.scores import worst_decile
 
+EPSILON = "privacy/epsilon"
+"""Figure of a round whose uploads carry noise: epsilon of all rounds so far."""
+
 
 @dataclass(frozen=True)
 class Preparation:
@@ -120,6 +123,7 @@ class RunResult:
             anything travelled.
         preparation_seconds, preparation_uplink_bytes, preparation_downlink_bytes: before round 0, in all.
         peak_memory_bytes: of the largest process that hosts clients, with all that it had held before.
+        epsilon: of all rounds, where uploads carry noise; see `fedatlas.platform.federation.privacy`.
     """
 
     best_round: int
@@ -137,6 +141,7 @@ class RunResult:
     preparation_uplink_bytes: float = 0.0
     preparation_downlink_bytes: float = 0.0
     peak_memory_bytes: float = 0.0
+    epsilon: float | None = None
 
 
 def summarise(records: Sequence[RoundRecord]) -> RunResult:
@@ -169,6 +174,7 @@ def summarise(records: Sequence[RoundRecord]) -> RunResult:
         preparation_uplink_bytes=float(sum(before.uplink.values())),
         preparation_downlink_bytes=float(sum(before.downlink.values())),
         peak_memory_bytes=float(max(record.peak_bytes for record in records)),
+        epsilon=max((r.metrics[EPSILON] for r in records if EPSILON in r.metrics), default=None),
     )
 
 

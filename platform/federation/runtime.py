@@ -14,6 +14,7 @@ from fedatlas.platform.federation.cohort import Precision, Task
 from fedatlas.platform.federation.contract import Algorithm
 from fedatlas.platform.federation.host import CohortHost, CohortReport
 from fedatlas.platform.federation.messages import Broadcast
+from fedatlas.platform.federation.privacy import UNPROTECTED, Privacy
 from fedatlas.platform.federation.scores import Scores
 from fedatlas.platform.graphs.graph import ClientGraph
 
@@ -26,6 +27,7 @@ class Job:
     graphs: tuple[ClientGraph, ...]
     task: Task
     precision: Precision = "float32"
+    privacy: Privacy = UNPROTECTED
 
 
 class CohortLost(Exception):  # noqa: N818 - an event that the coordinator handles, not a user's error
@@ -95,7 +97,14 @@ class InlineRuntime:
         total = len(job.graphs)
         self._groups = contiguous_groups(total, self._per_cohort or total)
         self._hosts = [
-            CohortHost(job.algorithm, [job.graphs[m] for m in group], job.task, job.precision, self._device)
+            CohortHost(
+                job.algorithm,
+                [job.graphs[m] for m in group],
+                job.task,
+                job.precision,
+                self._device,
+                job.privacy,
+            )
             for group in self._groups
         ]
 

@@ -58,5 +58,5 @@ def redacted(text: str) -> str:
 
     A password may hold a slash, so everything up to the last `@` of an address goes.
     """
-    text = re.sub(r"(\w[\w+.-]*://)[^\s'\"]+@", r"\1***@", text)
-    return re.sub(r"(?i)([?&](?:password|passwd|pwd|token|secret|api_key)=)[^&\s'\"]+", r"\1***", text)
+    text = re.sub(r"(\w[\w+.-]*://)\S+@", r"\1***@", text)
+    return re.sub(r"(?i)([?&](?:password|passwd|pwd|token|secret|api_key)=)[^&\s]+", r"\1***", text)

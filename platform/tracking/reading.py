@@ -65,6 +65,7 @@ SUMMARY = (
     "preparation_uplink_bytes",
     "preparation_downlink_bytes",
     "peak_memory_bytes",
+    "epsilon",
 )
 
 

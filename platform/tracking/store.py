@@ -67,7 +67,7 @@ class Store:
                 self._create_database(Path(path))
             self._client = self._connect(self.uri)
         except Exception as error:
-            raise self._failure("cannot be reached", error) from error
+            raise self._failure("cannot be reached", error) from shown(error)
         self._experiments: dict[str, str] = {}
         self._ids: dict[str, str] = {}
 
@@ -120,7 +120,7 @@ class Store:
             else:
                 self._close(operation)
         except Exception as error:
-            raise self._failure(f"refused {type(operation).__name__}", error) from error
+            raise self._failure(f"refused {type(operation).__name__}", error) from shown(error)
 
     def run_id(self, run: str) -> str:
         """MLflow id of a run opened here by its local name; any other name is taken as an id."""
@@ -150,7 +150,7 @@ class Store:
             self._tags(run_id, tags)
             self._client.update_run(run_id, status="RUNNING")
         except Exception as error:
-            raise self._failure("refused to continue a run", error) from error
+            raise self._failure("refused to continue a run", error) from shown(error)
 
     def last_step(self, run_id: str, key: str) -> int:
         """Last step at which a run has a metric; -1 if it has none.
@@ -161,7 +161,7 @@ class Store:
         try:
             return max((point.step for point in self._client.get_metric_history(run_id, key)), default=-1)
         except Exception as error:
-            raise self._failure("cannot be read", error) from error
+            raise self._failure("cannot be read", error) from shown(error)
 
     def experiment_id(self, name: str) -> str:
         """Id of an experiment, created if needed."""
@@ -189,7 +189,7 @@ class Store:
             self._client.set_experiment_tag(number, DESCRIPTION_TAG, text[:TAG_LENGTH])
             self._client.set_experiment_tag(number, "mlflow.experimentKind", "custom_model_development")
         except Exception as error:
-            raise self._failure("refused a description", error) from error
+            raise self._failure("refused a description", error) from shown(error)
 
     def runs(self, experiment: str, condition: str = "") -> Iterator[Any]:
         """Runs of an experiment, newest first; none if it does not exist.
@@ -207,7 +207,7 @@ class Store:
                     [found.experiment_id], condition, max_results=1000, page_token=token
                 )
             except Exception as error:
-                raise self._failure("cannot be read", error) from error
+                raise self._failure("cannot be read", error) from shown(error)
             yield from page
             token = page.token
             if not token:
@@ -267,4 +267,14 @@ class Store:
         try:
             return Path(self._client.download_artifacts(run_id, name, str(folder)))
         except Exception as error:
-            raise self._failure(f"cannot give artifact {name} of run {run_id}", error) from error
+            raise self._failure(f"cannot give artifact {name} of run {run_id}", error) from shown(error)
+
+
+def shown(error: Exception) -> Exception | None:
+    """The cause that a traceback may show: none if its text, or that of what led to it, holds a secret."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if redacted(str(cause)) != str(cause):
+            return None
+        cause = cause.__cause__ or cause.__context__
+    return error

@@ -50,6 +50,8 @@ def run_summary(values: dict[str, Any]) -> Table:
     }
     for name, text in rows.items():
         table.add_row(name, text)
+    if values.get("epsilon") is not None:
+        table.add_row("privacy", f"epsilon {values['epsilon']:.3g} after {values['rounds']} rounds")
     if values["undefined_test_clients"]:
         table.add_row("left out of the mean", f"{values['undefined_test_clients']} clients without a score")
     return table

@@ -148,7 +148,8 @@ def test_the_fingerprint_changes_with_everything_that_decides_the_numbers() -> N
 
 def test_every_key_is_identity_or_execution() -> None:
     versions = {"method_version", "protocol_version", "metis"}
-    skewed = resolved(partition="label-skew", participation=0.5)
+    noisy = {"clip_norm": 1.0, "noise_multiplier": 1.0, "secure_aggregation": True}
+    skewed = resolved(partition="label-skew", participation=0.5, **noisy)
     identity = set(skewed.identity()) - versions
     # Set for own graphs alone: see test_own_graphs.py.
     assert identity == set(Experiment.model_fields) - set(EXECUTION_FIELDS) - {"label", "split", "metric"}

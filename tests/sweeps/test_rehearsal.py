@@ -27,6 +27,7 @@ def given(**values: Any) -> Experiment:
         ({"algorithm": "fedopt", "clients": 3}, {"shared": "encoder"}),
         ({"algorithm": "fedgmc", "clients": 5}, {"templates": 16}),
         ({"algorithm": "fedavg", "clients": 4, "participation": 0.5}, {}),
+        ({"algorithm": "fedgmc", "clients": 3, "secure_aggregation": True}, {}),
     ],
 )
 def test_bytes_of_a_run_are_known_before_it(values: dict[str, Any], options: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,6 +78,29 @@ def test_files_and_variables_go_along(
     twin = tmp_path / "mine.yaml"
     with pytest.raises(FedatlasError, match="two of the files have the same name"):
         submit("http://head:8265", str(twin), [], [tuned.with_name("mine.yaml")])
+
+
+def test_a_password_travels_in_a_file_and_not_in_the_command(
+    client: Client, fedatlas: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray shows the command of a job in its dashboard, its logs and the process list."""
+    monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
+    monkeypatch.setenv("FEDATLAS_RESULTS", "/shared/results")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://joe:s3cret'x@mlflow:5000")
+    code, printed = fedatlas("submit", "quickstart")
+    assert code == 0
+    [job] = client.jobs
+    wanted = ". ./variables.sh && env FEDATLAS_RESULTS=/shared/results fedatlas sweep quickstart"
+    assert job["entrypoint"] == wanted
+    assert "s3cret" not in printed
+    shown = subprocess.run(
+        ["sh", "-c", ". /dev/stdin && printenv MLFLOW_TRACKING_URI"],
+        input=job["sent"]["variables.sh"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout == "http://joe:s3cret'x@mlflow:5000\n"
 
 
 @pytest.mark.parametrize(

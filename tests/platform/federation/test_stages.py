@@ -120,7 +120,12 @@ def finish(job, runtime=None, **schedule):
 
 def untimed(records):
     return [
-        replace(record, seconds={}, preparation=record.preparation and replace(record.preparation, seconds=0))
+        replace(
+            record,
+            seconds={},
+            peak_bytes=0,
+            preparation=record.preparation and replace(record.preparation, seconds=0),
+        )
         for record in records
     ]
 

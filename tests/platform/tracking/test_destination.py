@@ -58,6 +58,7 @@ def test_a_results_folder_that_cannot_be_written_is_named(
         "postgresql+psycopg2://joe:s3cret@host/db failed",
         "mysql://joe:a/s3cret@host/db",
         "http://joe:a@s3cret@host",
+        "http://joe:a's3cret\"@host",
         "https://s3cret@host",
         "API request to 'http://joe:s3cret@host/api' failed",
         "mssql://host/db?driver=x&password=s3cret&port=1",
