@@ -132,7 +132,7 @@ def export(values: dict[str, object], file: Path) -> None:
 def compare(
     values: dict[str, object], programs: list[Program], repeats: int
 ) -> dict[str, list[dict[str, float]]]:
-    """Run all programs in turn, `repeats` times."""
+    """Run all programs in turn, `repeats` times. A program that fails has no figures in that repeat."""
     results: dict[str, list[dict[str, float]]] = {program.name: [] for program in programs}
     with tempfile.TemporaryDirectory(prefix="fedatlas-peers-") as folder:
         file = Path(folder) / "federation.npz"
@@ -142,9 +142,15 @@ def compare(
         for repeat in range(repeats):
             for program in programs:
                 begin = time.perf_counter()
-                results[program.name].append(run(program.command(values, file), environment))
+                try:
+                    found = run(program.command(values, file), environment)
+                except SystemExit as error:
+                    print(error, file=sys.stderr)
+                    found = {}
+                results[program.name].append(found)
                 spent = time.perf_counter() - begin
-                print(f"# {repeat + 1}/{repeats} {program.name}: {spent:.1f} s", file=sys.stderr)
+                state = "" if found else ", failed"
+                print(f"# {repeat + 1}/{repeats} {program.name}: {spent:.1f} s{state}", file=sys.stderr)
     return results
 
 
@@ -153,12 +159,15 @@ def rows(results: dict[str, list[dict[str, float]]]) -> list[list[str]]:
     first = next(iter(results.values()))
     made = []
     for name, runs in results.items():
+        pairs = [(found, base) for found, base in zip(runs, first, strict=True) if found and base]
+        if not pairs:
+            made.append([f"{name} (failed)", *["" for _ in COLUMNS], "", ""])
+            continue
         cells = [
-            form.format(statistics.median(found[key] for found in runs)) for key, form in COLUMNS.values()
+            form.format(statistics.median(found[key] for found, _ in pairs)) for key, form in COLUMNS.values()
         ]
         ratios = [
-            statistics.median(found[key] / base[key] for found, base in zip(runs, first, strict=True))
-            for key in ("cpu", "wall")
+            statistics.median(found[key] / base[key] for found, base in pairs) for key in ("cpu", "wall")
         ]
         made.append([name, *cells, *(f"{ratio:.2f}" for ratio in ratios)])
     return made
