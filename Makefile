@@ -28,7 +28,7 @@ export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: help setup quickstart $(STUDIES) $(STUDIES:%=sweep-%) dashboard plan submit test test-slow check format \
-	benchmark wheel docs clean
+	benchmark peers benchmark-peers benchmark-scale gpu-check wheel docs clean
 
 help:
 	@grep -hE '^[a-zA-Z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -81,6 +81,18 @@ format: $(STAMP) ## apply ruff's fixes and formatting
 
 benchmark: $(STAMP) ## seconds per round, start-up and memory by placement
 	$(BIN)/python benchmarks/rounds.py
+
+peers: ## virtual environments of what benchmark-peers compares with, in ~/.cache/fedatlas/peers
+	PYTHON=$(PYTHON) benchmarks/programs/setup-peers.sh
+
+benchmark-peers: $(STAMP) ## FedAvg against a plain PyG loop, OpenFGL and Flower; writes docs/benchmarks.md
+	$(BIN)/python benchmarks/peers.py --write
+
+benchmark-scale: $(STAMP) ## from 1,000 to 169,000 nodes and 5 to 1,000 clients; writes docs/benchmarks.md
+	$(BIN)/python benchmarks/scale.py --write
+
+gpu-check: ## a GPU's numbers against the CPU's; PYTHON names an interpreter with torch, .venv is not used
+	$(PYTHON) benchmarks/gpu_check.py
 
 wheel: $(STAMP) ## build wheel and source archive into dist/, and check them
 	rm -rf dist

@@ -17,14 +17,11 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 from pathlib import Path
 
-import psutil
+from processes import run
 
 CONFIGURATIONS = {
     "fedavg-gcn inline": ("fedavg", "gcn", "inline", None),
@@ -36,86 +33,12 @@ CONFIGURATIONS = {
     "fedgmc actors k=1": ("fedgmc", "h2gcn", "actors", None),
 }
 
-MEASURE = """
-import json, statistics, sys, time
-import psutil, torch
-torch.set_num_threads(1)
-from fedatlas.platform.graphs.federated import build
-from fedatlas.sweeps import execution
-from fedatlas.sweeps.experiment import experiment, resolve
-
-def cpu():
-    me = psutil.Process()
-    total = 0.0
-    for process in [me, *me.children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-        except psutil.Error:
-            continue
-        if process.pid == me.pid or "ray::" in " ".join(process.cmdline()):
-            total += times.user + times.system
-    return total
-
-values = json.loads(sys.argv[1])
-warm, counted = 5, values["rounds"]
-values["rounds"] += warm
-resolved = resolve(experiment(values))
-work = execution.planned(resolved)
-federated = build(resolved.scenario())
-begin = time.perf_counter()
-schedule = work.schedule(None, every=0)
-job = execution.job(resolved, federated)
-with execution.driver(job, resolved.experiment, schedule, lambda plan: None) as driver:
-    driver.start()
-    startup = time.perf_counter() - begin
-    for _ in range(warm):
-        driver.advance()
-    before = cpu()
-    walls = [driver.advance().seconds["round"] for _ in range(counted)]
-    spent = cpu() - before
-print(json.dumps({"cpu": spent / counted, "wall": statistics.median(walls), "startup": startup}))
-"""
-
-
-def tree_memory(pid: int) -> int:
-    """Sum of proportional set sizes of a process and its descendants, bytes."""
-    try:
-        root = psutil.Process(pid)
-        family = [root, *root.children(recursive=True)]
-    except psutil.Error:
-        return 0
-    total = 0
-    for process in family:
-        try:
-            total += process.memory_full_info().pss
-        except (psutil.Error, AttributeError):
-            continue
-    return total
+PROGRAM = Path(__file__).resolve().parent / "programs" / "ours.py"
 
 
 def measure(values: dict[str, object]) -> dict[str, float]:
     """One run in a process of its own."""
-    with tempfile.TemporaryFile("w+") as output:
-        command = [sys.executable, "-W", "ignore", "-c", MEASURE, json.dumps(values)]
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, text=True)
-        peak = 0
-        done = threading.Event()
-
-        def watch() -> None:
-            nonlocal peak
-            while not done.wait(0.5):
-                peak = max(peak, tree_memory(process.pid))
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        _, errors = process.communicate()
-        done.set()
-        watcher.join()
-        output.seek(0)
-        lines = output.read().strip().splitlines()
-    if process.returncode:
-        raise SystemExit(errors[-2000:])
-    return {**json.loads(lines[-1]), "memory": peak / 1e6}
+    return run([sys.executable, "-W", "ignore", str(PROGRAM), json.dumps(values)])
 
 
 def main() -> None:
