@@ -242,10 +242,10 @@ def test_an_empty_study_has_a_page(results: Path) -> None:
 
 @pytest.mark.usefixtures("page")
 def test_an_unknown_sweep_is_an_error_with_the_closest_name(results: Path) -> None:
-    with pytest.raises(FedatlasError, match="unknown sweep 'stduy': did you mean study"):
+    with pytest.raises(FedatlasError, match="unknown study 'stduy': did you mean study"):
         write_report(Store(), "stduy", results / "none.html")
 
 
 def test_an_empty_store_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(FedatlasError, match=r"no sweep 'any': the tracking store .*empty.db holds none yet"):
+    with pytest.raises(FedatlasError, match=r"no study 'any': the tracking store .*empty.db holds none yet"):
         write_report(Store(f"sqlite:///{tmp_path / 'empty.db'}"), "any", tmp_path / "any.html")
