@@ -1,7 +1,8 @@
 """LaTeX tables (booktabs) in the layout of the FedGMC paper's tables 1, 2, 4, 5, 6 and 7.
 
-A table is a stack of blocks that share its rows: three data sets side by side in the main tables, one in the
-others. What is missing is a dash; a partial result, which lacks seeds that others have, has a star.
+A table is a stack of blocks that share its rows: three data sets side by side in the main tables, in the
+others as many as fit into six columns. What is missing is a dash; a partial result, which lacks seeds that
+others have, has a star.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,7 +21,10 @@ from fedatlas.dashboards.tables import Cell, ScenarioTable
 from fedatlas.dashboards.variations import Ablation
 
 SETS_PER_BLOCK = 3
+COLUMNS_PER_BLOCK = 6
+"""Of ablations and round times: the six client settings of a data set, or several smaller ones."""
 MISSING = "--"
+_Part = TypeVar("_Part")
 _PARTITIONS = {"metis": "non-overlapping", "metis-overlap": "overlapping"}
 _NUMBERS = {("homophilic", "metis"): 1, ("heterophilic", "metis"): 2} | {
     ("homophilic", "metis-overlap"): 4,
@@ -87,7 +92,8 @@ def tabular(blocks: Sequence[Block], caption: str, label: str, comments: Iterabl
         r"\centering",
         rf"\caption{{{caption}}}",
         rf"\label{{{label}}}",
-        r"\resizebox{\textwidth}{!}{%",
+        # Shrunk to the page where it is wider, never blown up.
+        r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{l{'c' * width}}}",
         *body,
         r"\bottomrule",
@@ -210,25 +216,39 @@ def _average(table: ScenarioTable, row: Row, columns: Sequence[Column]) -> str:
 
 
 def ablation_table(found: Sequence[Ablation], comments: Iterable[str] = ()) -> str:
-    """Rows without parts, one block per data set, drops in brackets (layout of table 6)."""
+    """Rows without parts, a whole method's data sets in blocks, drops in brackets (layout of table 6)."""
     blocks = []
-    for _, group in itertools.groupby(found, key=lambda each: _set(each.column)):
-        members = list(group)
-        rows = list(dict.fromkeys(variant.row for each in members for variant in each.variants))
-        lines = []
-        for row in rows:
-            cells = [escaped(row.name)]
-            for each in members:
-                variant = next((variant for variant in each.variants if variant.row == row), None)
-                cells.append(
-                    MISSING if variant is None else f"{_plain(variant.cell)} ({_change(variant.drop)})"
-                )
-            lines.append(tuple(cells))
-        lines.append((escaped(members[0].row.name), *(_plain(each.cell) for each in members)))
-        headings = tuple(_scenario(each.column) for each in members)
-        blocks.append(Block(((_set_title(members[0].column), headings),), tuple(lines), (len(rows),)))
+    for whole in dict.fromkeys(each.row for each in found):
+        members = [each for each in found if each.row == whole]
+        sets = [list(group) for _, group in itertools.groupby(members, key=lambda each: _set(each.column))]
+        for part in _packed(sets):
+            inner = [each for group in part for each in group]
+            rows = list(dict.fromkeys(variant.row for each in inner for variant in each.variants))
+            lines = [(escaped(row.name), *(_without(each, row) for each in inner)) for row in rows]
+            lines.append((escaped(whole.name), *(_plain(each.cell) for each in inner)))
+            groups = tuple(
+                (_set_title(group[0].column), tuple(_scenario(each.column) for each in group))
+                for group in part
+            )
+            blocks.append(Block(groups, tuple(lines), (len(rows),)))
     caption = "Ablation: scores (\\%) without parts, and the drop against the whole method."
     return tabular(blocks, caption, "tab:ablation", comments)
+
+
+def _packed(sets: Iterable[Sequence[_Part]]) -> list[list[Sequence[_Part]]]:
+    """Data sets side by side, in their order, as long as their columns fit into a block."""
+    found: list[list[Sequence[_Part]]] = []
+    for group in sets:
+        if found and sum(map(len, found[-1])) + len(group) <= COLUMNS_PER_BLOCK:
+            found[-1].append(group)
+        else:
+            found.append([group])
+    return found
+
+
+def _without(each: Ablation, row: Row) -> str:
+    variant = next((variant for variant in each.variants if variant.row == row), None)
+    return MISSING if variant is None else f"{_plain(variant.cell)} ({_change(variant.drop)})"
 
 
 def _plain(cell: Cell) -> str:
@@ -246,7 +266,7 @@ def _scenario(column: Column) -> str:
 def round_time_table(
     table: ScenarioTable, seconds: Callable[[Row, Column], float | None], comments: Iterable[str] = ()
 ) -> str:
-    """Seconds per round, one block per data set, with column averages (layout of table 7).
+    """Seconds per round of data sets, with column averages (layout of table 7).
 
     Args:
         table: rows and columns.
@@ -254,18 +274,19 @@ def round_time_table(
         comments: lines at the top.
     """
     blocks = []
-    for _, group in itertools.groupby(table.columns, key=_set):
-        columns = list(group)
-        rows = [row for row in table.rows if any(seconds(row, column) is not None for column in columns)]
-        values = {(row, column): seconds(row, column) for row in rows for column in columns}
-        lines = [(escaped(row.name), *(_seconds(values[row, column]) for column in columns)) for row in rows]
+    sets = [list(group) for _, group in itertools.groupby(table.columns, key=_set)]
+    for part in _packed(sets):
+        inner = [column for group in part for column in group]
+        rows = [row for row in table.rows if any(seconds(row, column) is not None for column in inner)]
+        values = {(row, column): seconds(row, column) for row in rows for column in inner}
+        lines = [(escaped(row.name), *(_seconds(values[row, column]) for column in inner)) for row in rows]
         means = []
-        for column in columns:
+        for column in inner:
             known = [value for row in rows if (value := values[row, column]) is not None]
             means.append(_seconds(float(np.mean(known)) if len(known) == len(rows) else None))
         lines.append(("Average", *means))
-        headings = tuple(_scenario(column) for column in columns)
-        blocks.append(Block(((_set_title(columns[0]), headings),), tuple(lines), (len(rows),)))
+        groups = tuple((_set_title(group[0]), tuple(map(_scenario, group))) for group in part)
+        blocks.append(Block(groups, tuple(lines), (len(rows),)))
     caption = "Seconds per communication round, median over rounds."
     return tabular(blocks, caption, "tab:round-time", comments)
 

@@ -276,7 +276,7 @@ function swatch(style, marked) {
 /* series: {name, style, x, y, std}; options: x, y (axis titles), log, marks, height */
 function lines(series, options) {
   return (width, label) => {
-    const height = options.height ?? 290, left = 46, right = 10, top = 10, bottom = 40;
+    const height = options.height ?? 290, left = 54, right = 10, top = 10, bottom = 40;
     const xs = series.flatMap((each) => each.x);
     const ys = series.flatMap((each) => each.y.flatMap((value, place) => {
       if (!known(value)) return [];
@@ -523,23 +523,35 @@ function differences() {
 
 // Convergence
 
+// As `fedatlas.dashboards.figures.usual_rounds`: a method that goes on alone would squeeze the others.
+function usualRounds(lengths) { return lengths.sort((a, b) => a - b)[Math.floor(lengths.length / 2)] ?? 0; }
 function convergence() {
   const off = new Set();
+  let whole = false;
   byScenario("convergence", (table, c) => members(table, c, table.curves).length > 0, (table, c) => {
     const found = members(table, c, table.curves);
     const panels = el("div", { class: "pair" });
     const metric = METRICS[table.columns[c].metric] ?? table.columns[c].metric;
-    const draw = () => panels.replaceChildren(...[["test", "test"], ["val", "validation"]].map(([name, title]) => {
-      const series = found.filter(([row]) => !off.has(row.name)).map(([row, , each]) => ({
-        name: row.name, style: row,
-        x: each.rounds ?? each[name].map((_, place) => place + 1),
-        y: each[name].map((value) => (known(value) ? value / 100 : null)),
-        std: each[`${name}_std`]?.map((value) => (known(value) ? value / 100 : null)),
+    const rounds = (each) => each.rounds ?? each.test.map((_, place) => place + 1);
+    const lengths = found.map(([, , each]) => rounds(each).at(-1)), longest = Math.max(...lengths);
+    const draw = () => {
+      const visible = found.filter(([row]) => !off.has(row.name));
+      const end = whole ? longest : usualRounds(visible.map(([, , each]) => rounds(each).at(-1)));
+      const beyond = visible.filter(([, , each]) => rounds(each).at(-1) > end);
+      const note = beyond.length ? `Not shown: ${beyond.map(([row, , each]) => `${row.name} from round ${end + 1} to ${rounds(each).at(-1)}`).join(", ")}.` : null;
+      panels.replaceChildren(...[["test", "test"], ["val", "validation"]].map(([name, title]) => {
+        const series = visible.map(([row, , each]) => {
+          const x = rounds(each).filter((round) => round <= end);
+          const part = (values) => values?.slice(0, x.length).map((value) => (known(value) ? value / 100 : null));
+          return { name: row.name, style: row, x, y: part(each[name]), std: part(each[`${name}_std`]) };
+        });
+        return picture(`${title} score over rounds, ${table.columns[c].title}`,
+          lines(series, { x: "communication round", y: `${title} ${metric} (%)`, unit: "round" }), note);
       }));
-      return picture(`${title} score over rounds, ${table.columns[c].title}`,
-        lines(series, { x: "communication round", y: `${title} ${metric} (%)`, unit: "round" }));
-    }));
+    };
     draw();
+    const ends = new Set(lengths).size > 1 ? el("div", { class: "controls" },
+      tick(`all rounds, to ${longest}`, whole, (on) => { whole = on; draw(); })) : null;
     const legend = el("ul", { class: "legend" }, found.map(([row]) => el("li", {}, el("button", {
       type: "button", "aria-pressed": String(!off.has(row.name)), onclick: (event) => {
         const button = event.currentTarget, on = button.getAttribute("aria-pressed") !== "true";
@@ -548,7 +560,7 @@ function convergence() {
         draw();
       } }, swatch(row), row.name))));
     const efforts = members(table, c, table.effort);
-    return [legend, panels, efforts.length ? scroller("Rounds and MB to 95 % of the score", grid(
+    return [ends, legend, panels, efforts.length ? scroller("Rounds and MB to 95 % of the score", grid(
       ["method", "rounds to 95 %", "MB until then", "n"],
       efforts.map(([row, r, [rounds, sent]]) => [row.name, String(rounds), figure3(sent), String(table.curves[`${r}-${c}`].n)]))) : null];
   });
@@ -602,7 +614,8 @@ function drops(each) {
       const y = place * step + (narrow ? 19 : 5), thick = 18;
       figure.append(svg("text", narrow ? { x: left, y: y - 4 } : { x: left - 6, y: y + 13, "text-anchor": "end" }, short(bar.name, narrow ? 46 : 26)),
         svg("rect", { x: left, y, width: Math.max(1, px(bar.mean) - left), height: thick, fill: place ? "#56B4E9" : "#0072B2" }));
-      if (known(bar.std)) figure.append(svg("path", { class: "axis", "stroke-width": 2,
+      // With a rim of the page's colour, to be seen on the bar and beside it.
+      if (known(bar.std)) for (const rim of ["rim", "spread"]) figure.append(svg("path", { class: rim,
         d: `M${px(bar.mean - bar.std)},${y + thick / 2}H${px(bar.mean + bar.std)}M${px(bar.mean - bar.std)},${y + 4}v10M${px(bar.mean + bar.std)},${y + 4}v10` }));
       figure.append(svg("text", { x: px(bar.mean + (bar.std ?? 0)) + 7, y: y + 13 }, place ? `${fixed(bar.mean)} (${signed(-bar.drop)})` : fixed(bar.mean)));
     });

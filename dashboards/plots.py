@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedatlas.dashboards.cells import Column, Row, dataset_title
-from fedatlas.dashboards.figures import PALETTE, PHASE_COLOURS, Style
+from fedatlas.dashboards.figures import PALETTE, PHASE_COLOURS, Style, usual_rounds
 from fedatlas.dashboards.projections import Projected
 from fedatlas.dashboards.significance import Ranking
 from fedatlas.dashboards.tables import METRIC_NAMES, ScenarioTable
@@ -81,14 +81,23 @@ def _panels(count: int, across: int, width: float, height: float) -> tuple[Figur
     return figure, axes[:count]
 
 
+def _across(count: int, most: int) -> int:
+    """Panels in a line, so that lines are about equally long."""
+    return math.ceil(count / math.ceil(count / most))
+
+
 def _named(metric: str) -> str:
     return f"test {METRIC_NAMES.get(metric, metric)} (%)"
 
 
 def convergence(panels: Sequence[tuple[Column, Mapping[Row, Curve]]], styles: Mapping[str, Style]) -> Figure:
-    """Test score over rounds with bands of ± one deviation, one panel per scenario (figures 3, 6 and 7)."""
+    """Test score over rounds with bands of ± one deviation, one panel per scenario (figures 3, 6 and 7).
+
+    A panel ends where the curves of most methods do; the label of its axis names those that go on.
+    """
     with _look():
-        figure, axes = _panels(len(panels), 4, 2.3, 1.9)
+        across = _across(len(panels), 4)
+        figure, axes = _panels(len(panels), across, 2.3, 1.9)
         for axis, (column, curves) in zip(axes, panels, strict=True):
             for row, curve in curves.items():
                 style = styles[row.name]
@@ -109,16 +118,21 @@ def convergence(panels: Sequence[tuple[Column, Mapping[Row, Curve]]], styles: Ma
                         alpha=0.15,
                         lw=0,
                     )
+            last = {row.name: int(curve.rounds[-1]) for row, curve in curves.items()}
+            shown = usual_rounds(list(last.values()))
+            longer = [f"{name} to {rounds}" for name, rounds in last.items() if rounds > shown]
+            if longer:
+                axis.set_xlim(right=shown * 1.03, left=-shown * 0.03)
             axis.set_title(column.title, fontsize=8)
-            axis.set_xlabel("communication round")
+            beyond = f"\n(not shown: {', '.join(longer)})" if longer else ""
+            axis.set_xlabel(f"communication round{beyond}")
             axis.set_ylabel(_named(column.metric))
         handles: dict[str, Any] = {}
         for axis in axes:
             for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
                 handles.setdefault(name, handle)
-        figure.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=min(6, max(1, len(handles)))
-        )
+        columns = max(1, min(math.ceil(1.5 * across), len(handles)))
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
     return figure
 
 
@@ -149,7 +163,7 @@ def sensitivity(curves: Sequence[Sensitivity]) -> Figure:
 def ablation(found: Sequence[Ablation]) -> Figure:
     """Bars of the whole method and of its variants with the drop printed, a panel per scenario (figure 2)."""
     with _look():
-        figure, axes = _panels(len(found), 3, 3.0, 2.0)
+        figure, axes = _panels(len(found), 3, 3.4, 0.8 + 0.2 * max(1 + len(each.variants) for each in found))
         for axis, each in zip(axes, found, strict=True):
             cells = [each.cell, *(variant.cell for variant in each.variants)]
             names = [each.row.name, *(variant.row.name for variant in each.variants)]
@@ -170,12 +184,14 @@ def ablation(found: Sequence[Ablation]) -> Figure:
             ends = [cell.mean + error for cell, error in zip(cells, errors, strict=True)]
             low = min(cell.mean - error for cell, error in zip(cells, errors, strict=True))
             span = max(max(ends) - low, 1.0)
-            axis.set_xlim(max(0, low - 0.6 * span), max(ends) + 0.55 * span)
+            start = max(0, low - 0.6 * span)
+            axis.set_xlim(start, max(ends) + 0.85 * span)
             for place, (cell, end, drop) in enumerate(zip(cells, ends, drops, strict=True)):
                 text = f"{cell.mean:.2f}" if drop is None else f"{cell.mean:.2f} ({-drop:+.2f})"
-                axis.text(end + 0.02 * span, place, text, va="center", fontsize=6)
+                axis.text(end + 0.06 * span, place, text, va="center", fontsize=6)
             axis.set_title(each.column.title, fontsize=8)
-            axis.set_xlabel(_named(each.column.metric))
+            cut = f", axis from {start:.1f}" if start > 0 else ""
+            axis.set_xlabel(_named(each.column.metric) + cut)
     return figure
 
 
@@ -311,7 +327,7 @@ def phases(column: Column, seconds: Mapping[Row, Mapping[str, float]]) -> Figure
     with _look():
         import matplotlib.pyplot as plt
 
-        figure, axis = plt.subplots(figsize=(5.0, 0.8 + 0.2 * len(seconds)))
+        figure, axis = plt.subplots(figsize=(5.0, 1.1 + 0.2 * len(seconds)))
         places = np.arange(len(seconds))
         start = np.zeros(len(seconds))
         for name, colour in PHASE_COLOURS.items():
@@ -327,5 +343,5 @@ def phases(column: Column, seconds: Mapping[Row, Mapping[str, float]]) -> Figure
         axis.invert_yaxis()
         axis.set_xlabel("seconds per round")
         axis.set_title(column.title, fontsize=8)
-        axis.legend(fontsize=6)
+        figure.legend(fontsize=6, loc="outside lower center", ncols=5)
     return figure

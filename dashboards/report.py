@@ -161,10 +161,10 @@ def tracked_trials(store: Store, experiment: str) -> pd.DataFrame:
         known = [each.name for each in store.client.search_experiments() if each.name != "Default"]
         if not known:
             raise FedatlasError(
-                f"no sweep '{experiment}': the tracking store {redacted(store.uri)} holds none yet; "
+                f"no study '{experiment}': the tracking store {redacted(store.uri)} holds none yet; "
                 "run one with `fedatlas sweep`, or name another store in MLFLOW_TRACKING_URI"
             )
-        raise unknown_name("sweep", experiment, known)
+        raise unknown_name("study", experiment, known)
     return reading.trials(store, experiment)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedatlas.platform.tracking.store import Store
     from fedatlas.platform.tracking.tracker import Tracker
     from fedatlas.sweeps.driver import Progress, StudyOutcome
-    from fedatlas.sweeps.experiment import Resolved
+    from fedatlas.sweeps.experiment import Experiment, Resolved
     from fedatlas.sweeps.planning import Plans
     from fedatlas.sweeps.preflight import Preflight
     from fedatlas.sweeps.search import Evaluated, SearchOutcome
@@ -54,15 +54,19 @@ def algorithm_of(given: Any) -> str:
     return f"{given.__module__}:{given.__qualname__}" if isinstance(given, type) else str(given)
 
 
-def announce_repairs(datasets: Iterable[str], announce: Callable[[str], None]) -> None:
-    """Say which own graphs were repaired on the way in."""
+def announce_repairs(experiments: Iterable[Experiment], announce: Callable[[str], None]) -> None:
+    """Say which own graphs were repaired on the way in, and what should be changed about them."""
     from fedatlas.platform.graphs import own
 
-    for dataset in sorted(each for each in datasets if own.is_path(each)):
+    unscaled = {each.dataset: each.features in ("default", "none") for each in experiments}
+    for dataset in sorted(each for each in unscaled if own.is_path(each)):
         found = own.load(dataset)
         if found.repaired:
             what = "; ".join(each.what for each in found.repaired)
             announce(f"{found.graph.name}: repaired: {what} (`fedatlas data describe {dataset}` says why)")
+        for each in found.remarks:
+            if each.kind == "advised" and unscaled[dataset]:
+                announce(f"{found.graph.name}: {each}")
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ def run(
         **settings,
     }
     resolved = resolve(experiment(values))
-    announce_repairs([resolved.experiment.dataset], announce)
+    announce_repairs([resolved.experiment], announce)
     require_results_folder()
     if export is not None:
         casestudy.require_export(resolved.method(), entry(resolved.experiment.dataset).level)
@@ -243,7 +247,7 @@ def tune(
         resolved, space_of(algorithm, search), configurations, tuple(range(seeds)), sampler_seed, concurrent
     )
     data_sha256(dataset)
-    announce_repairs([dataset], announce)
+    announce_repairs([resolved.experiment], announce)
     require_results_folder()
     with alone(wanted.name, "search"), connected() as cluster:
         tracker = Tracker(announce) if tracking else None
@@ -425,7 +429,7 @@ class Study:
             force=force,
             retry_failed=retry_failed,
         )
-        announce_repairs({each.experiment.dataset for each in self._resolved}, announce)
+        announce_repairs((each.experiment for each in self._resolved), announce)
         before(found)
         if found.missing and not available_only:
             raise FedatlasError(
@@ -461,17 +465,23 @@ class Study:
 
 
 def plan_on_cluster(
-    studies: Sequence[Study], *, tracking: bool = True, announce: Callable[[str], None] = _print
+    studies: Sequence[Study],
+    *,
+    tracking: bool = True,
+    available_only: bool = False,
+    announce: Callable[[str], None] = _print,
 ) -> Plans:
     """What studies cost on the cluster of `RAY_ADDRESS`, or on this machine.
 
     Args:
         studies: what is planned; starts nothing and needs no data.
         tracking: fit the cost model on finished trials of the tracking store too, if there is one.
-        announce: told warnings.
+        available_only: leave out data sets that cannot be read here.
+        announce: told warnings, and what is left out.
 
     Raises:
         PlacementError: a trial can never be placed.
+        FedatlasError: `available_only`, and no data set of a study is here.
     """
     from fedatlas.platform.tracking.destination import tracking_uri
     from fedatlas.sweeps.costs import finished_trials, fit
@@ -480,8 +490,32 @@ def plan_on_cluster(
     store = _present_store(tracking_uri() if tracking else None, announce)
     costs = fit(finished_trials(store))
     with _present_cluster() as cluster:
-        wanted = [(study.name, study.experiments, study.file.concurrent) for study in studies]
+        wanted = [
+            (
+                study.name,
+                _readable(study, announce) if available_only else study.experiments,
+                study.file.concurrent,
+            )
+            for study in studies
+        ]
         return plan_studies(wanted, cluster, costs)
+
+
+def _readable(study: Study, announce: Callable[[str], None]) -> Sequence[Resolved]:
+    """Trials of a study whose data can be read here."""
+    from fedatlas.sweeps.preflight import read_hashes
+
+    hashes, missing = read_hashes({each.experiment.dataset for each in study.experiments}, download=False)
+    found = tuple(each for each in study.experiments if each.experiment.dataset in hashes)
+    left_out = len(study.experiments) - len(found)
+    if not found:
+        raise FedatlasError(
+            f"no data set of {study.name} is here ({', '.join(missing)}): bring one with `fedatlas data import "
+            "FOLDER`, or plan without --available-only"
+        )
+    if missing:
+        announce(f"{study.name}: left out {left_out} trials on missing data ({', '.join(missing)})")
+    return found
 
 
 @contextmanager

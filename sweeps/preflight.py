@@ -138,7 +138,7 @@ def check(
     Raises:
         PlacementError: a trial can never be placed.
     """
-    hashes, missing = _hashes({resolved.experiment.dataset for resolved in experiments}, download)
+    hashes, missing = read_hashes({resolved.experiment.dataset for resolved in experiments}, download)
     known = Known() if force else known_trials(tracking, uri, study)
     costs = fit(finished_trials())
     todo: list[tuple[Planned, PlacementPlan]] = []
@@ -219,8 +219,13 @@ class Placing:
         return self._places[asked]
 
 
-def _hashes(datasets: set[str], download: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Hash of every data set that can be read; why the others cannot."""
+def read_hashes(datasets: set[str], download: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Hash of every data set that can be read; why the others cannot.
+
+    Args:
+        datasets: names or paths.
+        download: bring those that are missing.
+    """
     hashes: dict[str, str] = {}
     missing: dict[str, str] = {}
     with nullcontext() if download else _offline():

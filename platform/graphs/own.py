@@ -37,7 +37,7 @@ SPLIT = (0.2, 0.4, 0.4)
 """Defaults where a published set has its protocol's."""
 NOBODY = -1
 """Client of a node that no client holds."""
-_CACHE_FORMAT = 1
+_CACHE_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,13 @@ class Remark:
     """One thing that the check of a graph has found.
 
     Attributes:
-        kind: ``repaired`` (the arrays differ from the file) or ``noted`` (kept as it is).
+        kind: ``repaired`` (the arrays differ from the file), ``noted`` (kept as it is) or ``advised`` (kept as it
+            is, and likely to spoil results).
         what: what was found, with numbers.
         why: why that was done, or what follows from it.
     """
 
-    kind: Literal["repaired", "noted"]
+    kind: Literal["repaired", "noted", "advised"]
     what: str
     why: str
 
@@ -69,7 +70,7 @@ class OwnGraph:
         clients: int64 [n], client of each node or `NOBODY`; None if the file names none.
         client_names: names of the clients, ordered by id.
         names: names of the nodes, str [n]; None if they are 0..n-1.
-        remarks: what was repaired or noted.
+        remarks: what was repaired, noted or advised.
     """
 
     graph: Graph

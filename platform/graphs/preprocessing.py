@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from fedatlas.platform.errors import DataError, unknown_name
 from fedatlas.platform.graphs.graph import Array, Features, Graph
 
-Scaling: TypeAlias = Literal["none", "row", "l2", "binary"]
+Scaling: TypeAlias = Literal["none", "row", "l2", "binary", "standard"]
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
 _NARROW = 64
 """Below this width a sparse matrix gains nothing."""
@@ -61,12 +61,14 @@ def in_largest_component(graph: Graph) -> Array:
 def scale_features(graph: Graph, mode: str) -> Graph:
     """Graph whose features are scaled node by node; dense stays dense and sparse stays sparse.
 
-    Rows of zeros stay zero.
+    Rows of zeros stay zero. ``standard`` works column by column instead, over all nodes of the graph, and makes
+    sparse features dense; no label and no role enters.
 
     Args:
         graph: features X [n, f].
         mode: ``none`` (unchanged), ``row`` (X_i / sum_j X_ij: every row sums to 1), ``l2``
-            (X_i / ||X_i||_2) or ``binary`` (1 where X_ij is not 0).
+            (X_i / ||X_i||_2), ``binary`` (1 where X_ij is not 0) or ``standard`` ((X_ij - m_j) / s_j with mean
+            m_j and population standard deviation s_j of column j; 0 in constant columns).
 
     Raises:
         ConfigurationError: the mode does not exist.
@@ -76,13 +78,24 @@ def scale_features(graph: Graph, mode: str) -> Graph:
         raise unknown_name("feature scaling", mode, SCALINGS)
     if mode == "none":
         return graph
-    if mode == "binary":
+    if mode == "standard":
+        scaled = _standardised(graph.features)
+    elif mode == "binary":
         scaled = graph.features != 0
     elif sp.issparse(graph.features):
         scaled = sp.csr_array(sp.diags_array(1 / _row_sizes(graph, mode)) @ graph.features)
     else:
         scaled = graph.features * (1 / _row_sizes(graph, mode))[:, None]
     return replace(graph, features=scaled.astype(np.float32))
+
+
+def _standardised(features: Features) -> Array:
+    values: Array = (features.toarray() if sp.issparse(features) else features).astype(np.float64)
+    spread = values.std(axis=0)
+    # A constant column may have a spread of rounding errors.
+    constant = values.min(axis=0) == values.max(axis=0)
+    scaled: Array = np.where(constant, 0.0, (values - values.mean(axis=0)) / np.where(constant, 1.0, spread))
+    return scaled
 
 
 def _row_sizes(graph: Graph, mode: str) -> Array:

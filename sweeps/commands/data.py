@@ -124,7 +124,7 @@ def describe_set(
         return
     brought = own.load(dataset)
     for remark in brought.remarks:
-        colour = "yellow" if remark.kind == "repaired" else "dim"
+        colour = "dim" if remark.kind == "noted" else "yellow"
         console.print(f"[{colour}]{remark.kind}[/]: ", end="")
         console.print(str(remark), highlight=False, markup=False, soft_wrap=True)
     clients = " --partition own" if brought.clients is not None else ""
@@ -171,8 +171,9 @@ def verify_files(
 
 
 def _print_states(console: Console, found: tuple[store.SetStatus, ...]) -> None:
+    width = max((len(each.name) for each in found), default=0) + 2
     for each in found:
-        console.print(f"{each.name:<18}{_coloured(each.state)}")
+        console.print(f"{each.name:<{width}}{_coloured(each.state)}")
         for file in each.select("corrupt"):
             console.print(f"  {file.path}: found sha256 {file.sha256}", style="red", soft_wrap=True)
         if each.state == "missing" and len(each.select("missing")) < len(each.files):

@@ -43,7 +43,7 @@ def partition(
     ] = "metis",
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     partition_seed: Annotated[int, typer.Option(min=0, max=2**31 - 2, help="Seed of the partition.")] = 0,
-    features: Annotated[str, typer.Option(help="default, none, row, l2 or binary.")] = "default",
+    features: Annotated[str, typer.Option(help="default, none, row, l2, binary or standard.")] = "default",
     component: Annotated[
         str | None, typer.Option(help="largest or all; of your own graphs all by default, else largest.")
     ] = None,

@@ -25,6 +25,7 @@ def plan(
     placement: Annotated[
         str | None, typer.Option(autocompletion=completion.placements, help="auto, inline, actors or packed.")
     ] = None,
+    available_only: Annotated[bool, typer.Option(help="Leave out data sets that are missing.")] = False,
     tracking: Annotated[bool, typer.Option(help="Read finished trials of the MLflow store too.")] = True,
     json: Annotated[Path | None, typer.Option(help="Write all figures to this file.")] = None,
 ) -> None:
@@ -61,6 +62,7 @@ def plan(
         found = plan_on_cluster(
             studies,
             tracking=tracking,
+            available_only=available_only,
             announce=lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True),
         )
     print_plans(console, found)

@@ -25,7 +25,7 @@ def watch(
 ) -> None:
     """Show what is done, running and failed of a study, and what the cluster does; Ctrl-C ends it.
 
-    The cluster is that of RAY_ADDRESS, or the one of the running sweep if it can be reached from here. The
+    A study of which nothing is tracked yet is waited for. The cluster is that of RAY_ADDRESS, or the one of the running sweep if it can be reached from here. The
     study goes on whether it is watched or not.
 
     Example: fedatlas watch heterophilic
@@ -40,12 +40,26 @@ def watch(
         console.print(_look(store, study))
         return
     try:
-        with Live(_look(store, study), console=console, auto_refresh=False) as live:
+        with Live(console=console, auto_refresh=False) as live:
             while True:
+                live.update(_look(store, study) if _known(store, study) else _waiting(store, study), refresh=True)
                 time.sleep(every)
-                live.update(_look(store, study), refresh=True)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
+
+
+def _known(store: Store, study: str) -> bool:
+    return store.client.get_experiment_by_name(study) is not None
+
+
+def _waiting(store: Store, study: str) -> Group:
+    """Before a study's first run there is nothing to show, and a name may be wrong."""
+    from rich.console import Group
+    from rich.text import Text
+
+    names = sorted(each.name for each in store.client.search_experiments() if each.name != "Default")
+    tracked = f"; tracked are {', '.join(names)}" if names else ""
+    return Group(Text(f"{study}: nothing tracked yet{tracked}. Waits for it; Ctrl-C ends this."))
 
 
 def _look(store: Store, study: str) -> Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedatlas.dashboards.figures import FIELD_PALETTE, PALETTE, PHASE_COLOURS, method_styles
+from fedatlas.dashboards.figures import FIELD_PALETTE, PALETTE, PHASE_COLOURS, method_styles, usual_rounds
 from fedatlas.dashboards.traces import PHASES
 
 
@@ -22,3 +22,9 @@ def test_every_phase_has_a_colour_of_its_own() -> None:
     assert tuple(PHASE_COLOURS) == PHASES
     assert len(set(PHASE_COLOURS.values())) == len(PHASES)
     assert len(set(FIELD_PALETTE)) == len(FIELD_PALETTE)
+
+
+def test_figures_over_rounds_end_where_most_methods_do() -> None:
+    assert usual_rounds([100] * 19 + [300]) == 100
+    assert usual_rounds([100, 300]) == 300
+    assert usual_rounds([]) == 0

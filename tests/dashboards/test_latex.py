@@ -1,8 +1,11 @@
-"""LaTeX that compiles in principle: as many cells as columns, balanced braces, nothing unescaped."""
+"""LaTeX that compiles: as many cells as columns, balanced braces, nothing unescaped."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -104,9 +107,50 @@ def test_the_ablation_prints_drops_and_rises() -> None:
     (table,) = method_by_scenario(frame(records))
     text = ablation_table(ablations(table))
     well_formed(text)
-    assert line(text, "w/o Semantic")[1:] == [r"75.00 ($\downarrow$ 5.00)"] * 2
-    assert line(text, "w/o Structural", 1)[1:] == [r"82.00 ($\uparrow$ 2.00)"] * 2
-    assert line(text, "FedGMC")[1:] == ["80.00", "80.00"]
+    # Two sets of two settings each stand side by side.
+    assert line(text, "w/o Semantic")[1:] == [r"75.00 ($\downarrow$ 5.00)"] * 4
+    assert line(text, "w/o Structural")[1:] == [r"82.00 ($\uparrow$ 2.00)"] * 4
+    assert line(text, "FedGMC")[1:] == ["80.00"] * 4
+
+
+def test_a_set_with_all_settings_has_a_block_of_its_own() -> None:
+    settings = [("metis", 5), ("metis", 10), ("metis", 20)]
+    settings += [("metis-overlap", 10), ("metis-overlap", 30), ("metis-overlap", 50)]
+    records = [
+        trial_record(
+            "fedgmc", score, dataset=dataset, partition=partition, clients=clients, label=label, **switch
+        )
+        for dataset in ("cora", "minesweeper")
+        for partition, clients in settings
+        for label, score, switch in (
+            (None, 0.8, {}),
+            ("w/o Semantic", 0.7, {"method_semantic": False}),
+        )
+    ]
+    (table,) = method_by_scenario(frame(records))
+    for text in (ablation_table(ablations(table)), round_time_table(table, lambda row, column: 0.25)):
+        well_formed(text)
+        assert text.count(r"\multicolumn{6}{c}") == 2
+        assert len(line(text, "w/o Semantic", 1)) == 7
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_tables_compile_and_are_never_blown_up(tmp_path: Path) -> None:
+    records = [
+        trial_record(algorithm, 0.7, seed=seed, dataset=dataset, label=label, seconds_per_round=0.1)
+        for algorithm, label in (("fedavg", r"50% & {more} \x a_b^c~#$"), ("fedgmc", None))
+        for dataset in ("cora", "minesweeper", "actor")
+        for seed in (0, 1)
+    ]
+    (table,) = method_by_scenario(frame(records))
+    texts = [*main_tables(table).values(), round_time_table(table, lambda row, column: 0.25)]
+    head = [r"\documentclass[twocolumn]{article}", r"\usepackage{booktabs,graphicx}", r"\begin{document}"]
+    (tmp_path / "paper.tex").write_text("\n".join([*head, *texts, r"\end{document}"]))
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Float too large" not in done.stdout
+    assert "Overfull" not in done.stdout
 
 
 def test_round_times_have_column_averages_where_the_column_is_whole() -> None:

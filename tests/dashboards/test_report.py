@@ -100,8 +100,8 @@ def page(write: Write, results: Path) -> Page:
 
 
 def test_the_table_has_the_numbers_of_the_store(page: Page) -> None:
-    fedavg = "72.00 ± 2.00 n = 2 last round 71.00 paper 69.19 ± 0.67 ▲ +2.81"
-    fedgmc = "82.00 ± 2.00 best n = 2 last round 81.00 paper 83.65 ± 0.16 ▼ −1.65"
+    fedavg = "72.00 ± 2.00 n = 2 ▲ +2.81 last round 71.00 paper 69.19 ± 0.67"
+    fedgmc = "82.00 ± 2.00 best n = 2 ▼ −1.65 last round 81.00 paper 83.65 ± 0.16"
     assert page.row("FedAvg")[1] == fedavg.replace(" n", " second n", 1)
     assert page.row("FedGMC")[1] == fedgmc
     assert page.row(LABEL)[1] == "60.00 n = 1 partial last round 59.00"
@@ -242,10 +242,10 @@ def test_an_empty_study_has_a_page(results: Path) -> None:
 
 @pytest.mark.usefixtures("page")
 def test_an_unknown_sweep_is_an_error_with_the_closest_name(results: Path) -> None:
-    with pytest.raises(FedatlasError, match="unknown sweep 'stduy': did you mean study"):
+    with pytest.raises(FedatlasError, match="unknown study 'stduy': did you mean study"):
         write_report(Store(), "stduy", results / "none.html")
 
 
 def test_an_empty_store_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(FedatlasError, match=r"no sweep 'any': the tracking store .*empty.db holds none yet"):
+    with pytest.raises(FedatlasError, match=r"no study 'any': the tracking store .*empty.db holds none yet"):
         write_report(Store(f"sqlite:///{tmp_path / 'empty.db'}"), "any", tmp_path / "any.html")

@@ -101,6 +101,19 @@ def test_the_command_needs_no_data_and_leaves_no_trace(
     assert [each["whole"]["trials"] for each in figures["studies"]] == [40, 30, 70]
 
 
+def test_available_only_leaves_out_what_is_missing(
+    no_data: None, write_study: Write, fedatlas: Call, results: Path
+) -> None:
+    path = write_study(datasets=["cora", "minesweeper"])
+    code, printed = fedatlas("plan", path, "--available-only")
+    assert code == 0
+    assert "small: left out 4 trials on missing data (cora)" in printed
+    assert "small: 1 scenarios, 2 methods, 2 seeds: 4 trials" in printed
+    code, printed = fedatlas("plan", path, "--available-only", "--only", "cora")
+    assert code == 2
+    assert "no data set of small is here (cora): bring one with `fedatlas data import FOLDER`" in printed
+
+
 def test_both_large_studies_are_66_scenarios(results: Path) -> None:
     names = ["local", "fedavg"]
     studies = [

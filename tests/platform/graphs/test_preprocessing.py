@@ -64,6 +64,18 @@ def test_scaling_by_hand_dense_and_sparse(make_graph, mode, expected):
     np.testing.assert_array_equal(sparse.features.toarray(), MIXED)
 
 
+def test_standard_features_have_mean_0_and_deviation_1_and_constant_columns_vanish(make_graph):
+    given = np.array([[1.0, 5, 0.1], [2, 7, 0.1], [3, 9, 0.1], [4, 11, 0.1]], dtype=np.float32)
+    graph = replace(make_graph(nodes=4), features=given)
+    scaled = scale_features(graph, "standard").features
+    np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-7)
+    np.testing.assert_allclose(scaled.std(axis=0), [1, 1, 0], rtol=1e-6)
+    np.testing.assert_array_equal(scaled[:, 2], 0)
+    sparse = scale_features(replace(graph, features=sp.csr_array(given)), "standard").features
+    np.testing.assert_array_equal(sparse, scaled)
+    assert scaled.dtype == sparse.dtype == np.float32
+
+
 def test_rows_of_negative_features_cannot_sum_to_one(make_graph):
     graph = replace(make_graph(nodes=4), features=-MIXED)
     with pytest.raises(

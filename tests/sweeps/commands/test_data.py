@@ -41,6 +41,11 @@ def test_import_then_verify_and_a_corrupt_file_exits_with_1(folder: Path, raw_da
     assert str(damaged) in result.output
 
 
+def test_no_name_touches_its_state(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["verify"])
+    assert {line.split()[0] for line in result.output.splitlines() if line[0] != " "} >= set(catalog.names())
+
+
 def test_every_command_shows_an_example() -> None:
     for command in ("list", "import", "verify"):
         assert f"Example: fedatlas data {command}" in CliRunner().invoke(app, [command, "--help"]).output
