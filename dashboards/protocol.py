@@ -51,6 +51,7 @@ def protocol(dataset: str) -> Mapping[str, str]:
     train, _, test = published.split
     return {
         **_ALWAYS,
+        "component": "largest" if published.level == "node" else "None",
         "features": "row" if published.row_normalise else "none",
         "train_fraction": str(train),
         "test_fraction": str(test),

@@ -52,7 +52,7 @@ def trial_record(algorithm: str = "fedavg", test: float | None = 0.8, **changes:
             "rounds": tuned.get("rounds", published.rounds),
             "epochs": tuned.get("epochs", published.epochs),
             "features": tuned.get("features", "row" if published.row_normalise else "none"),
-            "component": "largest",
+            "component": "largest" if published.level == "node" else None,
             "train_fraction": published.split[0] if published.level == "graph" else 0.2,
             "test_fraction": published.split[2] if published.level == "graph" else 0.4,
             "partition_seed": 0,
