@@ -13,7 +13,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedatlas.platform.federation.sparse import SparseMatrix, csr_tensor
+from fedatlas.platform.federation.sparse import Rows, SparseMatrix
 
 _CHUNK = 1 << 24
 """Entries of an edge-wise product that are held at once; a backward pass over more goes in parts."""
@@ -90,7 +90,7 @@ class Neighbours:
         shape = (self.nodes, self.nodes)
         return torch.stack(
             [
-                csr_tensor(self._pointers, self._columns, weight, shape) @ value
+                Rows(self._pointers, self._columns, weight, shape).times(value)
                 for weight, value in zip(weights, values, strict=True)
             ],
             dim=1,
