@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedatlas.platform.errors import FedatlasError, NonFiniteError
 from fedatlas.platform.federation import state as states
+from fedatlas.platform.federation.allocator import keep_freed_memory
 from fedatlas.platform.federation.cohort import Precision, Task, stack
 from fedatlas.platform.federation.contract import Algorithm, LocalUpdate
 from fedatlas.platform.federation.messages import Broadcast, Upload, undeclared
@@ -61,6 +62,7 @@ class CohortHost:
         precision: Precision = "float32",
         device: torch.device | str = "cpu",
     ) -> None:
+        keep_freed_memory()
         self._algorithm = algorithm
         self.cohort = stack(graphs, task, precision, device)
         self._client = algorithm.join(self.cohort)
