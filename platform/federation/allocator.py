@@ -1,7 +1,8 @@
 """Keeps freed memory with the process, so that the next round need not fetch it from the kernel again.
 
-A round allocates and frees tensors of megabytes. By default glibc maps each of them anew, and the kernel fills
-every page with zeros when it is first touched: up to 16,000 page faults in a round, a third of its time.
+A round allocates and frees tensors of megabytes. By default glibc maps each of them anew, and the kernel
+fills every page with zeros when it is first touched: up to 16,000 page faults and a third of the time of a
+round.
 """
 
 from __future__ import annotations
