@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedatlas.platform.errors import FedatlasError, NonFiniteError
 from fedatlas.platform.federation import state as states
+from fedatlas.platform.federation.allocator import keep_freed_memory
 from fedatlas.platform.federation.cohort import Precision, Task, stack
 from fedatlas.platform.federation.contract import Algorithm, LocalUpdate
 from fedatlas.platform.federation.messages import Broadcast, Upload, undeclared
@@ -64,6 +65,7 @@ class CohortHost:
         device: torch.device | str = "cpu",
         privacy: Privacy = UNPROTECTED,
     ) -> None:
+        keep_freed_memory()
         self._algorithm = algorithm
         self._privacy = privacy
         self.cohort = stack(graphs, task, precision, device)

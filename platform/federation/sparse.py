@@ -48,7 +48,9 @@ class CSR:
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         if not self.in_bags(dense):
-            return self.tensor() @ dense
+            # `tensor @ dense` would fill its result with zeros and copy it first.
+            product = dense.new_empty(self.shape[0], dense.shape[1])
+            return product.addmm_(self.tensor(), dense.detach().contiguous(), beta=0)
         # Detached: what needs a gradient is also prepared for a backward pass.
         return torch.nn.functional.embedding_bag(
             self.indices,
@@ -72,12 +74,12 @@ class CSR:
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dense: Tensor, matrix: CSR, transposed: CSR) -> Tensor:
-        ctx.transposed = transposed
+        ctx.matrix, ctx.transposed = matrix, transposed
         return matrix @ dense
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.transposed @ grads[0].contiguous(), None, None
+        return _Product.apply(grads[0], ctx.transposed, ctx.matrix), None, None  # type: ignore[no-untyped-call]
 
 
 class SparseMatrix:

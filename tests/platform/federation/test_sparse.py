@@ -111,3 +111,31 @@ def test_columns_of_a_wider_tensor_can_be_multiplied():
     matrix, wide = random_matrix(), random(9, 8)
     dense = wide[:, ::2]
     torch.testing.assert_close(build(matrix) @ dense, torch.as_tensor(matrix.toarray()) @ dense)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [6, 1])
+@pytest.mark.parametrize("columns", [4, 2 * BAG_COLUMNS])
+def test_both_kernels_give_the_dense_product_with_its_first_and_second_derivative(dtype, rows, columns):
+    """Wide products in float32 sum rows, others multiply a CSR matrix."""
+    matrix = random_matrix(rows=rows)
+    built = SparseMatrix(matrix, dtype, CPU)
+    full = torch.as_tensor(matrix.toarray()).to(dtype)
+    found = []
+    for multiply in (lambda x: built @ x, lambda x: full @ x):
+        leaf = random(9, columns).to(dtype).requires_grad_()
+        value = multiply(leaf).square().sum()
+        (first,) = torch.autograd.grad(value, leaf, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), leaf)
+        found.append((value.detach(), first.detach(), second))
+    torch.testing.assert_close(*found)
+
+
+def test_a_product_does_not_read_the_memory_it_is_written_to():
+    matrix, dense = random_matrix(density=0.05), random(9, 4)
+    rows = build(matrix)._forward
+    garbage = torch.full((6, 4), torch.nan, dtype=torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "new_empty", lambda *_, **__: garbage)
+        product = rows @ dense
+    torch.testing.assert_close(product, torch.as_tensor(matrix.toarray()) @ dense)

@@ -1,0 +1,28 @@
+"""Freed memory stays with the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource, sys
+import torch
+from fedatlas.platform.federation.allocator import keep_freed_memory
+keep_freed_memory()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(5_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults(), faults())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_a_tensor_of_a_size_that_was_freed_before_meets_no_new_pages():
+    output = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    first, second = map(int, output.stdout.split())
+    assert first > 1000
+    assert second < 100
