@@ -169,8 +169,8 @@ def _note_features(features: Features, remarks: list[Remark]) -> None:
             Remark(
                 "advised",
                 f"features reach {large:.3g}",
-                "training wants values of size one: use features=standard (every column to mean 0 and deviation 1), "
-                "row or l2",
+                "training wants values of size one: use features=standard (every column to mean 0 and "
+                "deviation 1), row or l2",
             )
         )
 
