@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedatlas.platform.graphs import catalog, store
 from fedatlas.sweeps.commands import completion
-from fedatlas.sweeps.commands.output import busy
+from fedatlas.sweeps.commands.busy import busy
 
 _TABLE_WIDTH = 150
 """Below this width the table would cut numbers and names, so it lets the terminal wrap instead."""

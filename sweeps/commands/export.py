@@ -22,7 +22,7 @@ def export(
     """
     from fedatlas.dashboards.export import export_path, export_study
     from fedatlas.platform.tracking.store import Store
-    from fedatlas.sweeps.commands.output import busy
+    from fedatlas.sweeps.commands.busy import busy
 
     with busy(f"writing tables and figures of {study}"):
         written = export_study(Store(), study, output or export_path(study))

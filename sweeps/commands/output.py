@@ -160,17 +160,6 @@ def print_failures(console: Console, outcome: StudyOutcome) -> None:
 
 
 @contextmanager
-def busy(text: str) -> Iterator[Callable[[str], None]]:
-    """A line on the terminal that says what takes its time; on stderr, and nowhere if that is no terminal.
-
-    Yields:
-        what replaces the text.
-    """
-    with Console(stderr=True).status(text) as line:
-        yield lambda other: line.update(other)
-
-
-@contextmanager
 def study_progress(console: Console) -> Iterator[Callable[[StudyProgress], None]]:
     """A live line with done, running and failed trials, rounds and the remaining time."""
     columns = (

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedatlas.sweeps.commands import completion
-from fedatlas.sweeps.commands.output import busy
+from fedatlas.sweeps.commands.busy import busy
 
 if TYPE_CHECKING:
     from fedatlas.platform.graphs.federated import Scenario

@@ -32,7 +32,7 @@ def report(
     """
     from fedatlas.dashboards.report import keep_page, report_path, write_gains, write_report
     from fedatlas.platform.tracking.store import Store
-    from fedatlas.sweeps.commands.output import busy
+    from fedatlas.sweeps.commands.busy import busy
 
     store = Store()
     with busy(f"writing the page of {sweep}"):
