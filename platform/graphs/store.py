@@ -147,7 +147,10 @@ def import_folder(source: Path, progress: Callable[[str], None] = lambda name: N
         DataError: `source` is no folder, or the data folder cannot be written.
     """
     if not source.is_dir():
-        raise DataError(f"cannot import from '{source}': there is no such folder")
+        raise DataError(
+            f"cannot import from '{source}': there is no such folder; give the one that holds raw "
+            "files (`fedatlas data list` says which sets are missing)"
+        )
     found: dict[str, list[Path]] = {}
     for folder, folders, files in os.walk(source):
         folders.sort()
