@@ -187,7 +187,7 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
         for name in ("batch_size", "repdec") if level == "node" else ():
             if getattr(given, name) is not None:
                 raise ConfigurationError(
-                    f"{name}={getattr(given, name)} is for graphs as a whole: leave it out for nodes"
+                    f"{name}={getattr(given, name)} is for the classification of graphs: leave it out"
                 )
         if level == "graph" and given.aggregation == "fedopt":
             raise ConfigurationError(
