@@ -69,7 +69,7 @@ _TEXTS = {
     ),
     "clients": (
         "Clients",
-        "Scores, holdings and mixing by client. Darker is higher within the table.",
+        "Scores, holdings and mixing by client. The stronger the colour, the higher within the table.",
     ),
     "casestudy": (
         "Case study",

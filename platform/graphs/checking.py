@@ -8,6 +8,7 @@ classes.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -90,9 +91,7 @@ def _labels(given: Any, name: str, remarks: list[Remark]) -> tuple[Array, Array,
             "classification needs at least two"
         )
     if renamed:
-        text = ", ".join(f"{word} -> {place}" for place, word in enumerate(shown[:LISTED]))
-        more = f" and {len(shown) - LISTED} more" if len(shown) > LISTED else ""
-        remarks.append(Remark("repaired", f"classes numbered ({text}{more})", "classes are 0..C-1 here"))
+        remarks.append(Remark("repaired", f"classes numbered{_numbers(shown)}", "classes are 0..C-1 here"))
     if not known.all():
         remarks.append(
             Remark(
@@ -309,12 +308,17 @@ def _clients(
     out = np.array([number.get(word, NOBODY) for word in words], dtype=np.int64)
     alone = int(np.count_nonzero(out == NOBODY))
     nobody = f", {alone} nodes in none" if alone else ""
-    remarks.append(
-        Remark(
-            "noted", f"{len(kinds)} clients named by the file{nobody}", "partition=own gives each its nodes"
-        )
-    )
+    numbers = "" if all(word == str(place) for place, word in enumerate(kinds)) else _numbers(kinds)
+    what = f"{len(kinds)} clients named by the file{numbers}{nobody}"
+    remarks.append(Remark("noted", what, "partition=own gives each its nodes"))
     return out, tuple(kinds)
+
+
+def _numbers(words: Sequence[str]) -> str:
+    """Which number stands for which word, in brackets."""
+    text = ", ".join(f"{word} -> {place}" for place, word in enumerate(words[:LISTED]))
+    more = f" and {len(words) - LISTED} more" if len(words) > LISTED else ""
+    return f" ({text}{more})"
 
 
 def _word(value: Any) -> str:

@@ -132,8 +132,11 @@ def describe_set(
         console.print(f"[{colour}]{remark.kind}[/]: ", end="")
         console.print(str(remark), highlight=False, markup=False, soft_wrap=True)
     clients = " --partition own" if brought.clients is not None else ""
+    scaled = " --set features=standard" if any(each.kind == "advised" for each in brought.remarks) else ""
     console.print(
-        f"next: fedatlas run --dataset {dataset}{clients} --algorithm fedavg", highlight=False, soft_wrap=True
+        f"next: fedatlas run --dataset {dataset}{clients} --algorithm fedavg{scaled}",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
