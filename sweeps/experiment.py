@@ -214,7 +214,7 @@ def experiment(values: Mapping[str, Any]) -> Experiment:
             if _is_option(str(values.get("algorithm")), key):
                 raise ConfigurationError(
                     f"{key} is an option of {values['algorithm']}, not a setting of the experiment: write "
-                    f"options: {{{key}: {values[key]}}} in a study, options={{'{key}': ...}} in Python"
+                    f"options: {{{key}: ...}} in a study, options={{'{key}': ...}} in Python"
                 )
             raise unknown_name("configuration key", key, Experiment.model_fields)
     values = dict(values)
