@@ -90,7 +90,8 @@ def scale_features(graph: Graph, mode: str) -> Graph:
 
 
 def _standardised(features: Features) -> Array:
-    values: Array = (features.toarray() if sp.issparse(features) else features).astype(np.float64)
+    dense = features if isinstance(features, np.ndarray) else features.toarray()
+    values: Array = dense.astype(np.float64)
     spread = values.std(axis=0)
     # A constant column may have a spread of rounding errors.
     constant = values.min(axis=0) == values.max(axis=0)
