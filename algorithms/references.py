@@ -68,7 +68,9 @@ def load(reference: str, base: type[T]) -> type[T]:
     folder = Path(place).expanduser().absolute().parent if place.endswith(".py") else Path.cwd()
     module_name = Path(place).stem if place.endswith(".py") else place
     if place.endswith(".py") and not Path(place).expanduser().is_file():
-        raise ConfigurationError(f"{reference}: there is no file {place}")
+        raise ConfigurationError(
+            f"{reference}: there is no file {place}; `fedatlas new-method NAME` writes one to start from"
+        )
     _reach(folder)
     try:
         module = importlib.import_module(module_name)
@@ -79,7 +81,9 @@ def load(reference: str, base: type[T]) -> type[T]:
                 f"{reference}: there is no module {missing} in {folder} or among what is installed; give "
                 "package.module:Class or path/to/file.py:Class"
             ) from error
-        raise ConfigurationError(f"{reference} needs the module {missing}, which is not installed") from error
+        raise ConfigurationError(
+            f"{reference} needs the module {missing}, which is not installed: install it into {sys.prefix}"
+        ) from error
     except Exception as error:
         raise ConfigurationError(
             f"{reference} cannot be imported: {type(error).__name__}: {error}"

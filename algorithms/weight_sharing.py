@@ -192,7 +192,9 @@ class WeightSharing(Algorithm[ServerT, ClientT], Generic[ConfigurationT, ServerT
         given = self.configuration
         for name in ("batch_size", "repdec") if level == "node" else ():
             if getattr(given, name) is not None:
-                raise ConfigurationError(f"{name}={getattr(given, name)} is for the classification of graphs")
+                raise ConfigurationError(
+                    f"{name}={getattr(given, name)} is for the classification of graphs: leave it out"
+                )
         if level == "graph" and given.aggregation == "fedopt":
             raise ConfigurationError(
                 "aggregation=fedopt takes full-batch gradients of nodes: use aggregation=fedavg on graphs"

@@ -18,7 +18,7 @@ from fedatlas.dashboards.cells import dataset_title
 from fedatlas.dashboards.figures import FIELD_PALETTE, PALETTE, PHASE_COLOURS, method_styles
 from fedatlas.dashboards.footnotes import row_notes, scenario_notes
 from fedatlas.dashboards.gains import client_scores, gain_table, gains
-from fedatlas.dashboards.health import duration, health
+from fedatlas.dashboards.health import Health, duration, health
 from fedatlas.dashboards.links import runs_path, ui_address
 from fedatlas.dashboards.literature import GRAPH_TABLES, MAIN_TABLES
 from fedatlas.dashboards.projections import Projected, casestudies
@@ -69,7 +69,7 @@ _TEXTS = {
     ),
     "clients": (
         "Clients",
-        "Scores, holdings and mixing by client. Darker is higher within the table.",
+        "Scores, holdings and mixing by client. The stronger the colour, the higher within the table.",
     ),
     "casestudy": (
         "Case study",
@@ -174,8 +174,8 @@ def _context(store: Store, experiment: str, trials: pd.DataFrame, ui: str | None
     rows = list(dict.fromkeys(row for table in tables for row in table.rows))
     styles = method_styles([row.name for row in rows])
     found, unreadable = traces(store, repetitions)
-    missing = [each for table in tables for each in table.missing]
     state = health(store, experiment, trials)
+    missing = _missing(tables, state)
     experiment_id = store.experiment_id(experiment)
     values = _values(store, tables, found, styles)
     about = _about(store, experiment)
@@ -198,7 +198,7 @@ def _context(store: Store, experiment: str, trials: pd.DataFrame, ui: str | None
         "counts": {
             "methods": len(rows),
             "scenarios": sum(len(table.columns) for table in tables),
-            "missing": sum(len(each.seeds) for each in missing),
+            "missing": sum(len(seeds) for _, _, seeds in missing),
         },
         "seeds": sorted({each.seed for each in repetitions}),
         "missing": missing,
@@ -210,6 +210,21 @@ def _context(store: Store, experiment: str, trials: pd.DataFrame, ui: str | None
         "parts": parts,
         "data": {**values, "experiment_id": experiment_id, "ui_given": ui is not None},
     }
+
+
+def _missing(tables: tuple[ScenarioTable, ...], state: Health) -> list[tuple[str, str, tuple[Any, ...]]]:
+    """Method, scenario and seeds of what the tables lack; a method without any result has no row in them."""
+    found: list[tuple[str, str, tuple[Any, ...]]] = [
+        (each.row.name, each.column.title, each.seeds) for table in tables for each in table.missing
+    ]
+    if not tables:
+        return found
+    named = {row.label for table in tables for row in table.rows}
+    absent: dict[tuple[str, str], list[str]] = {}
+    for each in state.unfinished:
+        if each.label not in named:
+            absent.setdefault((each.label, each.scenario), []).append(each.seed)
+    return found + [(*key, tuple(sorted(set(seeds)))) for key, seeds in absent.items()]
 
 
 def _values(store: Store, tables: tuple[ScenarioTable, ...], found: Any, styles: Any) -> dict[str, Any]:

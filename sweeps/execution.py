@@ -189,7 +189,8 @@ class _Remote:
             raise (error.cause or error) from None
         except RayActorError as error:
             raise FedatlasError(
-                f"the coordinator's process died ({str(error).splitlines()[0]}): look for lack of memory"
+                f"the coordinator's process died ({str(error).splitlines()[0]}): look for lack of memory "
+                "(`fedatlas doctor`), or give the study fewer trials at once (concurrent: 1)"
             ) from error
 
 

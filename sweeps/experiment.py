@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -227,6 +228,11 @@ def experiment(values: Mapping[str, Any]) -> Experiment:
     """
     for key in values:
         if key not in Experiment.model_fields:
+            if _is_option(str(values.get("algorithm")), key):
+                raise ConfigurationError(
+                    f"{key} is an option of {values['algorithm']}, not a setting of the experiment: write "
+                    f"options: {{{key}: ...}} in a study, options={{'{key}': ...}} in Python"
+                )
             raise unknown_name("configuration key", key, Experiment.model_fields)
     values = dict(values)
     if values.get("clients") is None:
@@ -236,6 +242,12 @@ def experiment(values: Mapping[str, Any]) -> Experiment:
         return Experiment(**values)
     except ValidationError as error:
         raise invalid_values(error) from error
+
+
+def _is_option(algorithm: str, key: str) -> bool:
+    with suppress(ConfigurationError):
+        return key in algorithm_type(algorithm).configuration_type.model_fields
+    return False
 
 
 def resolve(given: Experiment) -> Resolved:

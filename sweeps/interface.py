@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,35 +145,45 @@ def run(
     if export is not None:
         casestudy.require_export(resolved.method(), entry(resolved.experiment.dataset).level)
     work = execution.planned(resolved)
-    federated = build(resolved.scenario())
-    tracker = Tracker(announce) if tracking else None
     plans: list[str] = []
     snapshots: list[Snapshot] = []
 
     def placed(plan: Any) -> None:
         plans.append(plan.reason)
-        announce(f"placement: {plan.reason}")
+        say(f"placement: {plan.reason}")
         if resolved.protection().active:
-            announce(f"privacy: {resolved.protection().describe(resolved.method())}")
+            say(f"privacy: {resolved.protection().describe(resolved.method())}")
+
+    def say(text: str) -> None:
+        bar.clear()
+        announce(text)
+        bar.refresh()
 
     schedule = work.schedule(None)
-    with execution.driver(
-        execution.job(resolved, federated), resolved.experiment, schedule, placed
-    ) as driver:
+    with ExitStack() as stack:
+        bar = stack.enter_context(tqdm(total=work.rounds, disable=not progress, unit="round"))
+        bar.set_description(f"reading {resolved.experiment.dataset}")
+        federated = build(resolved.scenario())
+        bar.set_description("starting")
+        tracker = Tracker(say) if tracking else None
+        driver = stack.enter_context(
+            execution.driver(execution.job(resolved, federated), resolved.experiment, schedule, placed)
+        )
         record = recording.Recording(work, SINGLE_RUNS, plans[0], tracker)
         record.partition_sha256 = federated.partition_sha256
         record.clients = client_rows(federated)
         _, record.startup = driver.start()
         record.open()
+        bar.set_description("")
+        bar.reset()
         try:
-            with tqdm(total=work.rounds, disable=not progress, unit="round") as bar:
-                for _ in range(work.rounds):
-                    done: RoundRecord = driver.advance()
-                    record.add([done])
-                    if export is not None and done.round in (0, work.rounds - 1):
-                        snapshots.append(driver.snapshot())
-                    bar.set_postfix(val=f"{done.validation:.4f}", test=f"{done.test:.4f}")
-                    bar.update()
+            for _ in range(work.rounds):
+                done: RoundRecord = driver.advance()
+                record.add([done])
+                if export is not None and done.round in (0, work.rounds - 1):
+                    snapshots.append(driver.snapshot())
+                bar.set_postfix(val=f"{done.validation:.4f}", test=f"{done.test:.4f}")
+                bar.update()
             if export is not None:
                 casestudy.write(snapshots, federated, export)
             summary = record.finish()
@@ -510,8 +520,8 @@ def _readable(study: Study, announce: Callable[[str], None]) -> Sequence[Resolve
     left_out = len(study.experiments) - len(found)
     if not found:
         raise FedatlasError(
-            f"no data set of {study.name} is here ({', '.join(missing)}): bring one with `fedatlas data import "
-            "FOLDER`, or plan without --available-only"
+            f"no data set of {study.name} is here ({', '.join(missing)}): bring one with "
+            "`fedatlas data import FOLDER`, or plan without --available-only"
         )
     if missing:
         announce(f"{study.name}: left out {left_out} trials on missing data ({', '.join(missing)})")

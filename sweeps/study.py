@@ -148,7 +148,10 @@ def read_study(name: str) -> tuple[str, StudyFile]:
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
         if not path.is_file():
-            raise ConfigurationError(f"study file {name} does not exist")
+            raise ConfigurationError(
+                f"study file {name} does not exist in {Path.cwd()}; those of the package are named "
+                f"without ending: {', '.join(available_studies())}"
+            )
         try:
             title, text = path.stem, path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -320,7 +323,7 @@ def _check_settings(study: StudyFile) -> None:
                 )
     for mode, counts in study.partitions.items():
         if not counts and not is_brought(mode):
-            raise ConfigurationError(f"partitions.{mode} has no client count")
+            raise ConfigurationError(f"partitions.{mode} has no client count: give one, as in {mode}: [10]")
     _check_axes(study, rows)
     names = _datasets(study)
     for key, given in (("rounds", study.rounds), ("epochs", study.epochs)):

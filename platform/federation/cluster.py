@@ -89,7 +89,7 @@ def _begin(cpus: float | None, gpus: float | None) -> None:
         ray.shutdown()
         raise FedatlasError(
             "Ray did not start within its time, as on a machine that is busy: try again, look at `fedatlas "
-            "doctor`, or run without Ray with --placement inline"
+            "doctor`, or run one experiment without Ray, by `fedatlas run --placement inline`"
         ) from error
 
 

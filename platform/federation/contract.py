@@ -108,7 +108,10 @@ class Algorithm(ABC, Generic[ServerT, ClientT]):
             ConfigurationError: names the level and what works there.
         """
         if level not in self.levels:
-            raise ConfigurationError(f"{self.name} classifies {self.levels[0]}s, and the task is of {level}s")
+            raise ConfigurationError(
+                f"{self.name} classifies {self.levels[0]}s, and the task is of {level}s: see "
+                "`fedatlas algorithms` for others"
+            )
 
     @abstractmethod
     def init(self, task: Task) -> ServerT:

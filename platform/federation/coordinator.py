@@ -331,7 +331,10 @@ class Coordinator:
     def _declared(self, broadcast: Broadcast) -> Broadcast:
         extra = undeclared(broadcast.names(), self._algorithm.downloads)
         if extra:
-            raise FedatlasError(f"{self._algorithm.name} broadcasts undeclared fields: {', '.join(extra)}")
+            raise FedatlasError(
+                f"{self._algorithm.name} broadcasts undeclared fields: {', '.join(extra)}: name them in "
+                "`downloads`"
+            )
         return broadcast
 
     def _maybe_commit(self) -> None:

@@ -210,7 +210,10 @@ class CohortHost:
     def _check(self, upload: Upload, metrics: Mapping[str, Tensor], when: str) -> None:
         extra = undeclared(upload.names(), self._algorithm.uploads)
         if extra:
-            raise FedatlasError(f"{self._algorithm.name} uploads undeclared fields: {', '.join(extra)}")
+            raise FedatlasError(
+                f"{self._algorithm.name} uploads undeclared fields: {', '.join(extra)}: name them in "
+                "`uploads`"
+            )
         for name, tensor in [*metrics.items(), *upload.fields.items()]:
             if tensor.is_floating_point():
                 # A sum is finite only if every entry is, and reads the tensor once without a copy.

@@ -8,6 +8,7 @@ classes.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def _labels(given: Any, name: str, remarks: list[Remark]) -> tuple[Array, Array,
         values = values.argmax(axis=1)
     values = values.reshape(-1)
     if values.size == 0:
-        raise DataError(f"{name} has no node")
+        raise DataError(f"{name} has no node: give y [n], the class of each of n nodes")
     if values.dtype.kind in "fiub":
         numbers = values.astype(np.float64)
         known = np.isfinite(numbers) & (numbers >= 0)
@@ -90,9 +91,7 @@ def _labels(given: Any, name: str, remarks: list[Remark]) -> tuple[Array, Array,
             "classification needs at least two"
         )
     if renamed:
-        text = ", ".join(f"{word} -> {place}" for place, word in enumerate(shown[:LISTED]))
-        more = f" and {len(shown) - LISTED} more" if len(shown) > LISTED else ""
-        remarks.append(Remark("repaired", f"classes numbered ({text}{more})", "classes are 0..C-1 here"))
+        remarks.append(Remark("repaired", f"classes numbered{_numbers(shown)}", "classes are 0..C-1 here"))
     if not known.all():
         remarks.append(
             Remark(
@@ -131,7 +130,7 @@ def _features(given: Any, count: int, name: str, remarks: list[Remark]) -> Featu
             f"{name}: x has shape {tuple(values.shape)}, but there are {count} labels; it must be [n, f]"
         )
     if values.dtype.kind not in "fiub":
-        raise DataError(f"{name}: x holds {values.dtype}, not numbers")
+        raise DataError(f"{name}: x holds {values.dtype}, not numbers: give float32 [n, f]")
     entries = values.data if sparse else values
     wrong = ~np.isfinite(np.asarray(entries, dtype=np.float64))
     if wrong.any():
@@ -169,8 +168,8 @@ def _note_features(features: Features, remarks: list[Remark]) -> None:
             Remark(
                 "advised",
                 f"features reach {large:.3g}",
-                "training wants values of size one: use features=standard (every column to mean 0 and deviation 1), "
-                "row or l2",
+                "training wants values of size one: use features=standard (every column to mean 0 and "
+                "deviation 1), row or l2",
             )
         )
 
@@ -191,7 +190,7 @@ def _edges(given: Any, count: int, name: str, remarks: list[Remark]) -> Array:
         values.dtype.kind not in "iu"
         and (values.astype(np.float64) != np.round(values.astype(np.float64))).any()
     ):
-        raise DataError(f"{name}: edge_index holds numbers that are no node ids")
+        raise DataError(f"{name}: edge_index holds numbers that are no node ids: give whole numbers from 0")
     pairs = values.astype(np.int64)
     least, most = int(pairs.min()), int(pairs.max())
     if least < 0 or most >= count:
@@ -275,7 +274,7 @@ def _masks(given: dict[str, Array], count: int, labelled: Array, name: str, rema
         )
     for role, key in enumerate(MASKS):
         if not masks[role].any(axis=1).all():
-            raise DataError(f"{name}: {key} holds no node")
+            raise DataError(f"{name}: {key} holds no node: give every mask one, or no mask at all")
     sizes = [int(mask.sum()) for mask in masks[:, 0]]
     splits = (
         f"{masks.shape[1]} splits, seed s takes split s modulo {masks.shape[1]}"
@@ -304,17 +303,22 @@ def _clients(
     words = ["" if _is_nothing(value) else _word(value) for value in values]
     kinds = sorted({word for word in words if word}, key=natural)
     if not kinds:
-        raise DataError(f"{name}: no node has a client")
+        raise DataError(f"{name}: no node has a client: fill the column or array `client`, or leave it out")
     number = {word: place for place, word in enumerate(kinds)}
     out = np.array([number.get(word, NOBODY) for word in words], dtype=np.int64)
     alone = int(np.count_nonzero(out == NOBODY))
     nobody = f", {alone} nodes in none" if alone else ""
-    remarks.append(
-        Remark(
-            "noted", f"{len(kinds)} clients named by the file{nobody}", "partition=own gives each its nodes"
-        )
-    )
+    numbers = "" if all(word == str(place) for place, word in enumerate(kinds)) else _numbers(kinds)
+    what = f"{len(kinds)} clients named by the file{numbers}{nobody}"
+    remarks.append(Remark("noted", what, "partition=own gives each its nodes"))
     return out, tuple(kinds)
+
+
+def _numbers(words: Sequence[str]) -> str:
+    """Which number stands for which word, in brackets."""
+    text = ", ".join(f"{word} -> {place}" for place, word in enumerate(words[:LISTED]))
+    more = f" and {len(words) - LISTED} more" if len(words) > LISTED else ""
+    return f" ({text}{more})"
 
 
 def _word(value: Any) -> str:

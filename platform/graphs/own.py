@@ -45,8 +45,8 @@ class Remark:
     """One thing that the check of a graph has found.
 
     Attributes:
-        kind: ``repaired`` (the arrays differ from the file), ``noted`` (kept as it is) or ``advised`` (kept as it
-            is, and likely to spoil results).
+        kind: ``repaired`` (the arrays differ from the file), ``noted`` (kept as it is) or ``advised`` (kept
+            as it is, and likely to spoil results).
         what: what was found, with numbers.
         why: why that was done, or what follows from it.
     """

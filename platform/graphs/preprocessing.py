@@ -61,14 +61,14 @@ def in_largest_component(graph: Graph) -> Array:
 def scale_features(graph: Graph, mode: str) -> Graph:
     """Graph whose features are scaled node by node; dense stays dense and sparse stays sparse.
 
-    Rows of zeros stay zero. ``standard`` works column by column instead, over all nodes of the graph, and makes
-    sparse features dense; no label and no role enters.
+    Rows of zeros stay zero. ``standard`` works column by column instead, over all nodes of the graph, and
+    makes sparse features dense; no label and no role enters.
 
     Args:
         graph: features X [n, f].
         mode: ``none`` (unchanged), ``row`` (X_i / sum_j X_ij: every row sums to 1), ``l2``
-            (X_i / ||X_i||_2), ``binary`` (1 where X_ij is not 0) or ``standard`` ((X_ij - m_j) / s_j with mean
-            m_j and population standard deviation s_j of column j; 0 in constant columns).
+            (X_i / ||X_i||_2), ``binary`` (1 where X_ij is not 0) or ``standard`` ((X_ij - m_j) / s_j with
+            mean m_j and population standard deviation s_j of column j; 0 in constant columns).
 
     Raises:
         ConfigurationError: the mode does not exist.
@@ -90,7 +90,8 @@ def scale_features(graph: Graph, mode: str) -> Graph:
 
 
 def _standardised(features: Features) -> Array:
-    values: Array = (features.toarray() if sp.issparse(features) else features).astype(np.float64)
+    dense = features if isinstance(features, np.ndarray) else features.toarray()
+    values: Array = dense.astype(np.float64)
     spread = values.std(axis=0)
     # A constant column may have a spread of rounding errors.
     constant = values.min(axis=0) == values.max(axis=0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +131,7 @@ def verify(names: Iterable[str]) -> tuple[SetStatus, ...]:
     return tuple(status(name) for name in names)
 
 
-def import_folder(source: Path) -> ImportReport:
+def import_folder(source: Path, progress: Callable[[str], None] = lambda name: None) -> ImportReport:
     """Copy every raw file of the catalog found anywhere below a folder into the data folder.
 
     Files are found by name and taken by sha256. Of several files with one name, one with a known hash is
@@ -139,11 +139,18 @@ def import_folder(source: Path) -> ImportReport:
     if the catalog asks for one (OGB calls the files of all its sets alike). A file that is already there
     and right is left alone, so importing twice changes nothing. Copies appear whole or not at all.
 
+    Args:
+        source: folder with raw files at any depth.
+        progress: told the name of each data set before its files are read.
+
     Raises:
         DataError: `source` is no folder, or the data folder cannot be written.
     """
     if not source.is_dir():
-        raise DataError(f"cannot import from '{source}': there is no such folder")
+        raise DataError(
+            f"cannot import from '{source}': there is no such folder; give the one that holds raw "
+            "files (`fedatlas data list` says which sets are missing)"
+        )
     found: dict[str, list[Path]] = {}
     for folder, folders, files in os.walk(source):
         folders.sort()
@@ -156,6 +163,7 @@ def import_folder(source: Path) -> ImportReport:
     touched: list[str] = []
     for name in catalog.names():
         entry = catalog.entry(name)
+        progress(name)
         for raw in entry.files:
             target = data_folder() / entry.raw_folder / raw.name
             candidates = [_file_status(raw, path) for path in found.get(raw.name, ())]

@@ -73,7 +73,10 @@ def read(path: Path) -> list[Operation]:
         try:
             operations.append(from_plain(json.loads(line)))
         except (ValueError, KeyError, TypeError) as error:
-            raise FedatlasError(f"journal {path} line {number + 1} cannot be read: {error}") from error
+            raise FedatlasError(
+                f"journal {path} line {number + 1} cannot be read ({error}): move the file away, and "
+                "`fedatlas sync` pushes the others"
+            ) from error
     return operations
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fedatlas.platform.graphs import catalog, store
 from fedatlas.sweeps.commands import completion
+from fedatlas.sweeps.commands.busy import busy
 
 _TABLE_WIDTH = 150
 """Below this width the table would cut numbers and names, so it lets the terminal wrap instead."""
@@ -56,7 +57,9 @@ def list_sets() -> None:
         table.add_column(column, no_wrap=True)
     table.add_column("licence")
     table.add_column("how to get it")
-    for found in store.list_status():
+    with busy("reading the files"):
+        states = store.list_status()
+    for found in states:
         entry = catalog.entry(found.name)
         table.add_row(
             entry.name,
@@ -95,8 +98,9 @@ def describe_set(
     from fedatlas.platform.graphs.loading import load
 
     console = Console()
-    graph = load(dataset)
-    summary, found = describe(graph), statistics(graph)
+    with busy(f"reading {dataset}"):
+        graph = load(dataset)
+        summary, found = describe(graph), statistics(graph)
     classes = [f"{label}: {count}" for label, count in enumerate(summary.histogram[:_CLASSES])]
     if len(summary.histogram) > _CLASSES:
         classes.append(f"{len(summary.histogram) - _CLASSES} more")
@@ -128,8 +132,11 @@ def describe_set(
         console.print(f"[{colour}]{remark.kind}[/]: ", end="")
         console.print(str(remark), highlight=False, markup=False, soft_wrap=True)
     clients = " --partition own" if brought.clients is not None else ""
+    scaled = " --set features=standard" if any(each.kind == "advised" for each in brought.remarks) else ""
     console.print(
-        f"next: fedatlas run --dataset {dataset}{clients} --algorithm fedavg", highlight=False, soft_wrap=True
+        f"next: fedatlas run --dataset {dataset}{clients} --algorithm fedavg{scaled}",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -141,7 +148,8 @@ def import_files(
 
     Example: fedatlas data import ~/Downloads/graphs
     """
-    report = store.import_folder(folder)
+    with busy(f"looking through {folder}") as say:
+        report = store.import_folder(folder, lambda name: say(f"looking for files of {name}"))
     console = Console()
     console.print(
         f"{len(report.imported)} files imported, {len(report.kept)} already there, "
@@ -164,7 +172,8 @@ def verify_files(
 
     Example: fedatlas data verify cora pubmed
     """
-    found = store.verify(names) if names else store.list_status()
+    with busy("reading the files"):
+        found = store.verify(names) if names else store.list_status()
     _print_states(Console(), found)
     if any(each.state == "corrupt" for each in found):
         raise typer.Exit(1)

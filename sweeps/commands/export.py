@@ -22,6 +22,9 @@ def export(
     """
     from fedatlas.dashboards.export import export_path, export_study
     from fedatlas.platform.tracking.store import Store
+    from fedatlas.sweeps.commands.busy import busy
 
-    for path in export_study(Store(), study, output or export_path(study)):
+    with busy(f"writing tables and figures of {study}"):
+        written = export_study(Store(), study, output or export_path(study))
+    for path in written:
         typer.echo(path)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedatlas.sweeps.commands import completion
+from fedatlas.sweeps.commands.busy import busy
 
 if TYPE_CHECKING:
     from fedatlas.platform.graphs.federated import Scenario
@@ -95,10 +96,12 @@ def partition(
             "concentration": concentration,
         }
     )
+    with busy(f"dividing {dataset} among {clients} clients"):
+        federated = build(scenario)
     if entry(dataset).level == "graph":
-        Console().print(_graphs(build(scenario), mode))
+        Console().print(_graphs(federated, mode))
         return
-    federated, whole = build(scenario), preprocess(scenario)
+    whole = preprocess(scenario)
     summary = describe(whole)
 
     title = f"{federated.name} ({federated.kind}): {clients} clients, {partition_name(mode)}"

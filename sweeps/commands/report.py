@@ -32,11 +32,13 @@ def report(
     """
     from fedatlas.dashboards.report import keep_page, report_path, write_gains, write_report
     from fedatlas.platform.tracking.store import Store
+    from fedatlas.sweeps.commands.busy import busy
 
     store = Store()
-    path = write_report(store, sweep, output or report_path(sweep), mlflow)
+    with busy(f"writing the page of {sweep}"):
+        path = write_report(store, sweep, output or report_path(sweep), mlflow)
+        if keep:
+            keep_page(store, sweep, path)
     typer.echo(path)
-    if keep:
-        keep_page(store, sweep, path)
     if gains is not None:
         typer.echo(write_gains(store, sweep, gains))

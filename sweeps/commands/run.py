@@ -132,7 +132,7 @@ def split_settings(settings: list[str]) -> dict[str, Any]:
     for text in settings:
         key, found, value = text.partition("=")
         if not found or not key:
-            raise ConfigurationError(f"--set {text}: must be key=value")
+            raise ConfigurationError(f"--set {text}: must be key=value, as lr=0.02")
         try:
             parsed = yaml.safe_load(value)
         except yaml.YAMLError as error:

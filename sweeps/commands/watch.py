@@ -25,8 +25,8 @@ def watch(
 ) -> None:
     """Show what is done, running and failed of a study, and what the cluster does; Ctrl-C ends it.
 
-    A study of which nothing is tracked yet is waited for. The cluster is that of RAY_ADDRESS, or the one of the running sweep if it can be reached from here. The
-    study goes on whether it is watched or not.
+    A study of which nothing is tracked yet is waited for. The cluster is that of RAY_ADDRESS, or the one of
+    the running sweep if it can be reached from here. The study goes on whether it is watched or not.
 
     Example: fedatlas watch heterophilic
     """
@@ -42,7 +42,9 @@ def watch(
     try:
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                live.update(_look(store, study) if _known(store, study) else _waiting(store, study), refresh=True)
+                live.update(
+                    _look(store, study) if _known(store, study) else _waiting(store, study), refresh=True
+                )
                 time.sleep(every)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None

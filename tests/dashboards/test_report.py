@@ -233,6 +233,15 @@ def test_an_undefined_score_is_no_number(write: Write, results: Path) -> None:
     assert "NaN" not in page.scripts[0]
 
 
+def test_a_method_without_any_result_is_named_as_missing(write: Write, results: Path) -> None:
+    failed = [trial_record("fedavg", None, seed=seed, status="FAILED", error="x") for seed in (0, 1)]
+    store = write("absent", [trial_record("local", 0.7), *failed])
+    page = read(write_report(store, "absent", results / "absent.html"))
+    assert [row["name"] for row in page.data["tables"][0]["rows"]] == ["Local"]
+    assert "FedAvg, Cora · metis · 10 clients: seeds 0, 1" in page.text
+    assert "<dt>results missing</dt><dd>2</dd>" in page.text
+
+
 def test_an_empty_study_has_a_page(results: Path) -> None:
     store = Store()
     store.experiment_id("empty")

@@ -188,6 +188,15 @@ def test_concentration_belongs_to_label_skew() -> None:
         resolved(concentration=0.1)
 
 
+def test_an_option_among_the_settings_is_sent_where_it_belongs() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"lr is an option of fedavg, .*: write options: \{lr: \.\.\.\}"
+    ):
+        experiment({**GIVEN, "lr": 0.1})
+    with pytest.raises(ConfigurationError, match="unknown configuration key 'roundz': did you mean rounds"):
+        experiment({**GIVEN, "roundz": 1})
+
+
 def test_participation_is_refused_where_the_server_needs_everybody() -> None:
     assert resolved(participation=0.5).experiment.participation == 0.5
     with pytest.raises(ConfigurationError, match=r"participation=0\.5: Local needs all clients"):

@@ -202,7 +202,7 @@ def test_settings_that_the_grid_would_override_are_refused(write_study: Write, k
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="'quickstrt': did you mean quickstart"):
         Study("quickstrt")
-    with pytest.raises(ConfigurationError, match=r"missing\.yaml does not exist"):
+    with pytest.raises(ConfigurationError, match=r"missing\.yaml does not exist in .*homophilic"):
         Study(str(tmp_path / "missing.yaml"))
     broken = tmp_path / "broken.yaml"
     for content, match in [

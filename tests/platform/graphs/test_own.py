@@ -204,6 +204,15 @@ def test_words_become_columns_and_classes(tmp_path: Path, arrays: dict[str, np.n
     assert "noted 9 isolated nodes" in text
 
 
+def test_clients_are_named_and_large_features_advised(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
+    homes = np.array(["north" if i % 3 else "south" for i in range(NODES)])
+    text = remarks(save_npz(tmp_path / "g.npz", **{**arrays, "x": 100 * arrays["x"] + 50, "client": homes}))
+    assert "noted 2 clients named by the file (north -> 0, south -> 1)" in text
+    assert "advised features reach" in text
+    assert "use features=standard" in text
+    assert "advised" not in remarks(save_npz(tmp_path / "small.npz", **arrays))
+
+
 def test_nodes_without_a_label_get_no_role(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     y = arrays["y"].astype(np.float64)
     y[[1, 4]] = np.nan
