@@ -59,6 +59,8 @@ class Store:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         # One progress bar for each file of each run would bury everything else.
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        # The address that MLflow prints at the end of a run holds the password.
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         if is_local(self.uri):
             require_results_folder()
         try:
@@ -67,7 +69,7 @@ class Store:
                 self._create_database(Path(path))
             self._client = self._connect(self.uri)
         except Exception as error:
-            raise self._failure("cannot be reached", error) from shown(error)
+            raise self._failure("cannot be reached", error) from shown(error, self.uri)
         self._experiments: dict[str, str] = {}
         self._ids: dict[str, str] = {}
 
@@ -120,7 +122,7 @@ class Store:
             else:
                 self._close(operation)
         except Exception as error:
-            raise self._failure(f"refused {type(operation).__name__}", error) from shown(error)
+            raise self._failure(f"refused {type(operation).__name__}", error) from shown(error, self.uri)
 
     def run_id(self, run: str) -> str:
         """MLflow id of a run opened here by its local name; any other name is taken as an id."""
@@ -150,7 +152,7 @@ class Store:
             self._tags(run_id, tags)
             self._client.update_run(run_id, status="RUNNING")
         except Exception as error:
-            raise self._failure("refused to continue a run", error) from shown(error)
+            raise self._failure("refused to continue a run", error) from shown(error, self.uri)
 
     def last_step(self, run_id: str, key: str) -> int:
         """Last step at which a run has a metric; -1 if it has none.
@@ -161,7 +163,7 @@ class Store:
         try:
             return max((point.step for point in self._client.get_metric_history(run_id, key)), default=-1)
         except Exception as error:
-            raise self._failure("cannot be read", error) from shown(error)
+            raise self._failure("cannot be read", error) from shown(error, self.uri)
 
     def experiment_id(self, name: str) -> str:
         """Id of an experiment, created if needed."""
@@ -189,7 +191,7 @@ class Store:
             self._client.set_experiment_tag(number, DESCRIPTION_TAG, text[:TAG_LENGTH])
             self._client.set_experiment_tag(number, "mlflow.experimentKind", "custom_model_development")
         except Exception as error:
-            raise self._failure("refused a description", error) from shown(error)
+            raise self._failure("refused a description", error) from shown(error, self.uri)
 
     def runs(self, experiment: str, condition: str = "") -> Iterator[Any]:
         """Runs of an experiment, newest first; none if it does not exist.
@@ -207,7 +209,7 @@ class Store:
                     [found.experiment_id], condition, max_results=1000, page_token=token
                 )
             except Exception as error:
-                raise self._failure("cannot be read", error) from shown(error)
+                raise self._failure("cannot be read", error) from shown(error, self.uri)
             yield from page
             token = page.token
             if not token:
@@ -254,7 +256,11 @@ class Store:
         self._client.set_terminated(run_id, status=operation.status, end_time=operation.time)
 
     def _failure(self, what: str, error: Exception) -> TrackingError:
-        lines = [line for line in redacted(str(error)).splitlines() if not line.startswith("(raised as a")]
+        lines = [
+            line
+            for line in redacted(str(error), self.uri).splitlines()
+            if not line.startswith("(raised as a")
+        ]
         reason = lines[0][:300] if lines else type(error).__name__
         return TrackingError(f"tracking store {redacted(self.uri)} {what}: {reason}")
 
@@ -267,14 +273,16 @@ class Store:
         try:
             return Path(self._client.download_artifacts(run_id, name, str(folder)))
         except Exception as error:
-            raise self._failure(f"cannot give artifact {name} of run {run_id}", error) from shown(error)
+            raise self._failure(f"cannot give artifact {name} of run {run_id}", error) from shown(
+                error, self.uri
+            )
 
 
-def shown(error: Exception) -> Exception | None:
+def shown(error: Exception, uri: str) -> Exception | None:
     """The cause that a traceback may show: none if its text, or that of what led to it, holds a secret."""
     cause: BaseException | None = error
     while cause is not None:
-        if redacted(str(cause)) != str(cause):
+        if redacted(str(cause), uri) != str(cause):
             return None
         cause = cause.__cause__ or cause.__context__
     return error

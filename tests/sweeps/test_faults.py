@@ -1,7 +1,7 @@
 """Everything that may die, at every moment that matters: the numbers stay, nothing is lost, twice or left.
 
-Real parts throughout: `fedatlas sweep` in a process of its own, Ray, an MLflow server. The method of the study
-is FedAvg that stops in one moment of round `STOP`, once, until the test has done its harm.
+Real parts throughout: `fedatlas sweep` in a process of its own, Ray, an MLflow server. The method of the
+study is FedAvg that stops in one moment of round `STOP`, once, until the test has done its harm.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def test_a_process_that_dies_is_replaced(
     """A client actor, or the process of the trial, which is the coordinator: the study goes on by itself."""
     sweep = Sweep(study, results, moment)
     reached = sweep.reached()
-    pid = process_named(results, "CohortActor" if victim == "client" else "FederatedTrial")
+    pid = process_named(results, "CohortActor" if victim == "client" else "ResourceTrainable")
     assert moment not in ("training",) or victim != "client" or pid == reached
     os.kill(pid, signal.SIGKILL)
     sweep.go()
