@@ -26,9 +26,13 @@ def test_a_file_is_replaced_in_one_step(tmp_path: Path) -> None:
 def test_a_failure_leaves_the_old_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     write_text_whole(path, "old")
-    with pytest.raises(OSError, match="disk"), written_whole(path) as temporary:
+
+    def fail(temporary: Path) -> None:
         temporary.write_text("ne")
         raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"), written_whole(path) as temporary:
+        fail(temporary)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
