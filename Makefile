@@ -27,7 +27,7 @@ export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: help setup quickstart $(STUDIES) $(STUDIES:%=sweep-%) dashboard plan submit test test-slow check format \
-	benchmark wheel docs clean
+	benchmark audit wheel docs clean
 
 help:
 	@grep -hE '^[a-zA-Z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -80,6 +80,11 @@ format: $(STAMP) ## apply ruff's fixes and formatting
 
 benchmark: $(STAMP) ## seconds per round, start-up and memory by placement
 	$(BIN)/python benchmarks/rounds.py
+
+audit: $(STAMP) ## look the pinned versions up in the list of known weaknesses (needs pypi.org)
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	build/audit/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
 
 wheel: $(STAMP) ## build wheel and source archive into dist/, and check them
 	rm -rf dist

@@ -94,9 +94,10 @@ def clients(count: int, tell: Callable[[str], None] = print) -> dict[str, Any]:
             progress=False,
             announce=tell,
         ).values
+    megabytes = found["peak_memory_bytes"] / 1e6
     tell(
-        f"{count} clients: {found['seconds_per_round']:.2f} s a round, {found['peak_memory_bytes'] / 1e6:.0f} MB "
-        f"in the largest process, {time.monotonic() - begin:.0f} s in all"
+        f"{count} clients: {found['seconds_per_round']:.2f} s a round, {megabytes:.0f} MB in the largest "
+        f"process, {time.monotonic() - begin:.0f} s in all"
     )
     return found
 

@@ -163,6 +163,7 @@ class Recording:
     _run: str | None = None
     _waiting: list[tuple[str, float, int]] = field(default_factory=list)
     _logged_to: int = -1
+    _again: bool = False
 
     @property
     def run_id(self) -> str | None:
@@ -203,6 +204,7 @@ class Recording:
         }
         if previous is not None and self.tracker.store is not None:
             self._logged_to = self.tracker.last_step(previous, LAST_FIGURE)
+            self._again = True
             self._run = self.tracker.resume(previous, params, described)
             return
         run = new_run_name()
@@ -227,9 +229,11 @@ class Recording:
     def flush(self) -> None:
         """Send waiting figures to the store."""
         begin = time.perf_counter()
-        if self.tracker is not None and self._run is not None:
-            self.tracker.points(self._run, self._waiting)
-        self._waiting = []
+        # If this is interrupted nothing more is sent: a run that goes on sends what the store lacks.
+        waiting, self._waiting = self._waiting, []
+        if waiting and self.tracker is not None and self._run is not None:
+            again, self._again = self._again, False
+            self.tracker.points(self._run, waiting, again)
         self.logging += time.perf_counter() - begin
 
     def finish(self) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +106,12 @@ class Store:
         """The underlying client, for reading."""
         return self._client
 
-    def apply(self, operation: Operation) -> None:
+    def apply(self, operation: Operation, again: bool = False) -> None:
         """Carry an operation out.
+
+        Args:
+            operation: what to do.
+            again: it may have been carried out before, in part: metric values that the run has are left out.
 
         Raises:
             TrackingError: the store refused it or could not be reached.
@@ -116,7 +120,7 @@ class Store:
             if isinstance(operation, OpenRun):
                 self._open(operation)
             elif isinstance(operation, LogPoints):
-                self._points(operation)
+                self._points(operation, again)
             elif isinstance(operation, LogFile):
                 self._client.log_artifact(self.run_id(operation.run), operation.path)
             else:
@@ -243,12 +247,20 @@ class Store:
         for key, value in tags.items():
             self._client.set_tag(run_id, key, value[:TAG_LENGTH])
 
-    def _points(self, operation: LogPoints) -> None:
+    def _points(self, operation: LogPoints, again: bool) -> None:
         from mlflow.entities import Metric
 
-        metrics = iter(Metric(key, value, operation.time, step) for key, value, step in operation.points)
-        while batch := list(islice(metrics, METRICS_PER_BATCH)):
-            self._client.log_batch(self.run_id(operation.run), metrics=batch)
+        run_id, points = self.run_id(operation.run), operation.points
+        if again:
+            known = {
+                (key, point.step)
+                for key in {key for key, _, _ in points}
+                for point in self._client.get_metric_history(run_id, key)
+            }
+            points = [(key, value, step) for key, value, step in points if (key, step) not in known]
+        for batch in _batches(points):
+            metrics = [Metric(key, value, operation.time, step) for key, value, step in batch]
+            self._client.log_batch(run_id, metrics=metrics)
 
     def _close(self, operation: CloseRun) -> None:
         run_id = self.run_id(operation.run)
@@ -276,6 +288,22 @@ class Store:
             raise self._failure(f"cannot give artifact {name} of run {run_id}", error) from shown(
                 error, self.uri
             )
+
+
+def _batches(points: Sequence[tuple[str, float, int]]) -> Iterator[list[tuple[str, float, int]]]:
+    """Parts that MLflow takes at once and stores whole; a step is not divided unless it is longer."""
+    batch: list[tuple[str, float, int]] = []
+    for _, group in groupby(points, key=lambda point: point[2]):
+        step = list(group)
+        if batch and len(batch) + len(step) > METRICS_PER_BATCH:
+            yield batch
+            batch = []
+        batch += step
+        while len(batch) > METRICS_PER_BATCH:
+            yield batch[:METRICS_PER_BATCH]
+            batch = batch[METRICS_PER_BATCH:]
+    if batch:
+        yield batch
 
 
 def shown(error: Exception, uri: str) -> Exception | None:

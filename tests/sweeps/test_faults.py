@@ -66,15 +66,15 @@ def half_written(descriptor):
     os.fsync(descriptor)
 
 
-def half_logged(store, operation, _points=Store._points):
+def half_logged(store, operation, again, _points=Store._points):
     """Log the figures of some rounds in two halves."""
     if max(step for _, _, step in operation.points) < STOP:
-        return _points(store, operation)
+        return _points(store, operation, again)
     points = operation.points
     for number, part in enumerate((points[: len(points) // 2], points[len(points) // 2 :])):
         if number:
             stop("logging")
-        _points(store, SimpleNamespace(run=operation.run, points=part, time=operation.time))
+        _points(store, SimpleNamespace(run=operation.run, points=part, time=operation.time), again)
 
 
 if "FAULT_FOLDER" in os.environ and not hasattr(checkpoint.os, "half"):
@@ -109,8 +109,8 @@ class Sweep:
 
     def __init__(self, study: str, results: Path, moment: str, **environment: str) -> None:
         self.results = results
-        self._faults = results.parent / f"faults-{time.monotonic_ns()}"
-        self._faults.mkdir()
+        self._faults = Path(environment.get("FAULT_FOLDER", results.parent / f"faults-{time.monotonic_ns()}"))
+        self._faults.mkdir(exist_ok=True)
         inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         self.process = subprocess.Popen(
             [str(FEDATLAS), "sweep", study, "--no-report"],
@@ -210,7 +210,7 @@ def study(write_study: Callable[..., str], method: str) -> str:
         methods=[{"algorithm": method, "options": {"hidden": 8}}],
         seeds=1,
         rounds=ROUNDS,
-        settings={"placement": "packed"},
+        settings={"placement": "packed", "clients_per_actor": 3},
     )
 
 
@@ -321,4 +321,52 @@ def test_a_server_that_dies_loses_nothing(
     assert report.failed == ()
     assert not journal.pending()
     check(study, store, undisturbed)
+    nothing_is_left(results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_node_that_dies_is_done_without(
+    moment: str,
+    results: Path,
+    tmp_path: Path,
+    study: str,
+    undisturbed: pd.DataFrame,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Driver and trial are on the head, the client actors on the node that dies; another one comes."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    # Workers inherit the environment of their node.
+    monkeypatch.setenv("FAULT_FOLDER", str(folder))
+    monkeypatch.setenv("FAULT_MOMENT", moment)
+    notice = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}
+    size = {"memory": 4 * 10**9}
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": notice, **size},
+    )
+    try:
+        node = cluster.add_node(num_cpus=2, **size)
+        cluster.wait_for_nodes()
+        where = {"RAY_ADDRESS": cluster.address, "FAULT_FOLDER": str(folder)}
+        sweep = Sweep(study, results, moment, **where)
+        sweep.reached()
+        cluster.remove_node(node, allow_graceful=False)
+        cluster.add_node(num_cpus=2, **size)
+        sweep.go()
+        code, printed = sweep.end()
+        assert code == 0, printed
+        check(study, Store(), undisturbed)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        groups = ray.util.placement_group_table().values()
+        assert {group["state"] for group in groups} <= {"REMOVED"}
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
     nothing_is_left(results)
