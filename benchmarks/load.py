@@ -48,7 +48,11 @@ def held() -> dict[str, float]:
     workers = [each for each in own.children(recursive=True) if each.is_running()]
     alive = [actor for actor in ray._private.state.actors().values() if actor["State"] == "ALIVE"]
     groups = ray.util.placement_group_table().values()
-    plasma = memory_summary(stats_only=True).split("Plasma memory usage ")[-1].split()
+    plasma = (
+        memory_summary(ray.get_runtime_context().gcs_address, stats_only=True)
+        .split("Plasma memory usage ")[-1]
+        .split()
+    )
     return {
         "driver MB": own.memory_info().rss / 1e6,
         "driver files": own.num_fds(),
