@@ -28,7 +28,7 @@ export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: help setup quickstart $(STUDIES) $(STUDIES:%=sweep-%) dashboard plan submit test test-slow check format \
-	benchmark peers benchmark-peers benchmark-scale gpu-check wheel docs clean
+	benchmark peers benchmark-peers benchmark-scale gpu-check audit wheel docs clean
 
 help:
 	@grep -hE '^[a-zA-Z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -93,6 +93,11 @@ benchmark-scale: $(STAMP) ## from 1,000 to 169,000 nodes and 5 to 1,000 clients;
 
 gpu-check: ## a GPU's numbers against the CPU's; PYTHON names an interpreter with torch, .venv is not used
 	$(PYTHON) benchmarks/gpu_check.py
+
+audit: $(STAMP) ## look the pinned versions up in the list of known weaknesses (needs pypi.org)
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	build/audit/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
 
 wheel: $(STAMP) ## build wheel and source archive into dist/, and check them
 	rm -rf dist

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from fedatlas.dashboards.projections import Projected, casestudies
 from fedatlas.dashboards.tables import METRIC_NAMES, ScenarioTable, method_by_scenario, score_text
 from fedatlas.dashboards.traces import traces
 from fedatlas.platform.errors import FedatlasError, unknown_name
+from fedatlas.platform.files import write_text_whole
 from fedatlas.platform.tracking import reading
 from fedatlas.platform.tracking.destination import redacted, results_folder
 from fedatlas.platform.tracking.operations import ANSWERS_TAG, DESCRIPTION_TAG, KIND_TAG, LogFile
@@ -112,7 +112,7 @@ def write_report(store: Store, experiment: str, path: Path, ui: str | None = Non
     trials = tracked_trials(store, experiment)
     text = _render(_context(store, experiment, trials, ui))
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, text)
+    write_text_whole(path, text)
     return path
 
 
@@ -321,14 +321,3 @@ def _render(context: Mapping[str, Any]) -> str:
 
 def _file(name: str) -> str:
     return files("fedatlas.dashboards").joinpath(name).read_text(encoding="utf-8")
-
-
-def _replace(path: Path, text: str) -> None:
-    # Not by `tempfile`, which would keep the page from everybody else: it may be served by a web server.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -29,6 +29,7 @@ import numpy as np
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.contract import Algorithm
 from fedatlas.platform.federation.coordinator import Snapshot
+from fedatlas.platform.files import written_whole
 from fedatlas.platform.graphs.graph import ClientGraph, FederatedGraph, Level
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def _write(parts: Sequence[dict[str, pd.DataFrame]], folder: Path) -> list[Path]
     written = []
     for name in sorted(parts[0]):
         path = folder / f"{name}.parquet"
-        pd.concat([part[name] for part in parts], ignore_index=True).to_parquet(path, index=False)
+        with written_whole(path) as temporary:
+            pd.concat([part[name] for part in parts], ignore_index=True).to_parquet(temporary, index=False)
         written.append(path)
     return written
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import gc
+import glob
 import logging
 import os
+import re
 import shutil
 import socket
 import time
@@ -35,7 +37,7 @@ from fedatlas.platform.tracking.operations import (
 )
 from fedatlas.platform.tracking.store import Store
 from fedatlas.platform.tracking.tracker import Tracker
-from fedatlas.sweeps.execution import Planned, checkpoint_path, export_path
+from fedatlas.sweeps.execution import Planned, checkpoint_path, drop_checkpoint, export_path
 from fedatlas.sweeps.preflight import Preflight, named
 from fedatlas.sweeps.recording import REPLACED_TAG, STALE_TAG, Recording, discard, note_failure
 from fedatlas.sweeps.trial import FederatedTrial, FleetBroker
@@ -148,7 +150,7 @@ class _Writer(tune.Callback):
     @_noted
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         position = int(trial.config["position"])
-        if position in self.recordings:
+        if position in self.recordings or position in self._ended:
             return
         planned, placed = self._work[position]
         recording = Recording(planned, self._study, placed.reason, self._tracker, self._parent)
@@ -162,6 +164,11 @@ class _Writer(tune.Callback):
     ) -> None:
         self._check_results_folder()
         position = int(trial.config["position"])
+        if position in self._ended:
+            # Its process died after its last report, and Tune has started it once more.
+            if result.get("done"):
+                drop_checkpoint(self._study, self._work[position][0].fingerprint)
+            return
         recording = self.recordings[position]
         recording.startup = float(result.get("startup_seconds", recording.startup))
         recording.clients = result.get("clients", recording.clients)
@@ -300,6 +307,13 @@ def close_abandoned(tracker: Tracker, study: str) -> None:
                 tracker.close(run.info.run_id, "KILLED")
 
 
+def remove_abandoned(storage: Path, name: str) -> None:
+    """Remove Tune's files of earlier starts whose process was killed; nobody else runs this now."""
+    for folder in storage.glob(f"{glob.escape(name)}-*"):
+        if re.fullmatch(r"-\d{8}-\d{6}-\d+-\d+", folder.name.removeprefix(name)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def run_study(
     study: str,
     preflight: Preflight,
@@ -379,6 +393,7 @@ def _run_group(
     broker: Any = None
     name = f"{study}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{len(placed.groups)}"
     storage = results_folder() / "tune"
+    remove_abandoned(storage, study)
     try:
         if placed.kind != "inline":
             for number in range(concurrency):

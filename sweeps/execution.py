@@ -22,6 +22,7 @@ from fedatlas.platform.federation.placement import (
 )
 from fedatlas.platform.federation.records import RoundRecord
 from fedatlas.platform.federation.runtime import InlineRuntime, Job, Runtime
+from fedatlas.platform.files import remove_partial
 from fedatlas.platform.graphs.federated import data_sha256
 from fedatlas.platform.graphs.graph import FederatedGraph
 from fedatlas.platform.tracking.destination import results_folder
@@ -91,6 +92,13 @@ def job(resolved: Resolved, federated: FederatedGraph) -> Job:
 def checkpoint_path(study: str, fingerprint: str) -> Path:
     """Where a trial of a study keeps its checkpoint until it is finished."""
     return results_folder() / "checkpoints" / study / f"{fingerprint}.pt"
+
+
+def drop_checkpoint(study: str, fingerprint: str) -> None:
+    """Remove a trial's checkpoint, and what a process that was killed has left of one."""
+    path = checkpoint_path(study, fingerprint)
+    path.unlink(missing_ok=True)
+    remove_partial(path.parent, path.name)
 
 
 def export_path(study: str, fingerprint: str) -> Path:

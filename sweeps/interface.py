@@ -286,12 +286,13 @@ class Study:
         tuned: Sequence[Path] = (),
         **overrides: Any,
     ) -> None:
-        from fedatlas.sweeps.study import expand, overrides_from, read_study, study_from
+        from fedatlas.sweeps.study import expand, overrides_from, read_study, require_name, study_from
         from fedatlas.sweeps.tuned import read_tuned
 
         if content is None:
             self.name, self.file = read_study(name)
         else:
+            require_name(name)
             given = {**content, "datasets": [dataset_of(each) for each in content.get("datasets", ())]}
             given["methods"] = [
                 {**each, "algorithm": algorithm_of(each.get("algorithm"))}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ import yaml
 
 from fedatlas.algorithms.references import short
 from fedatlas.platform.federation.records import RoundRecord, RunResult, summarise
+from fedatlas.platform.files import remove_partial, write_text_whole, written_whole
 from fedatlas.platform.graphs.catalog import entry
 from fedatlas.platform.graphs.federated import metric_of
 from fedatlas.platform.tracking.destination import redacted, results_folder
@@ -32,7 +32,7 @@ from fedatlas.platform.tracking.operations import (
 )
 from fedatlas.platform.tracking.tracker import Tracker, new_run_name
 from fedatlas.sweeps import casestudy
-from fedatlas.sweeps.execution import Planned, checkpoint_path, export_path
+from fedatlas.sweeps.execution import Planned, drop_checkpoint, export_path
 from fedatlas.sweeps.provenance import tags
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ class Recording:
     _run: str | None = None
     _waiting: list[tuple[str, float, int]] = field(default_factory=list)
     _logged_to: int = -1
+    _again: bool = False
 
     @property
     def run_id(self) -> str | None:
@@ -181,6 +182,7 @@ class Recording:
             previous: MLflow id of the interrupted run.
         """
         (self.folder / FAILURE_FILE).unlink(missing_ok=True)
+        remove_partial(self.folder)
         if self.tracker is None:
             return
         resolved = self.planned.resolved
@@ -202,10 +204,11 @@ class Recording:
         }
         if previous is not None and self.tracker.store is not None:
             self._logged_to = self.tracker.last_step(previous, LAST_FIGURE)
+            self._again = True
             self._run = self.tracker.resume(previous, params, described)
             return
         run = new_run_name()
-        _write_whole(self.folder / RUN_ID_FILE, run)
+        write_text_whole(self.folder / RUN_ID_FILE, run + "\n")
         self._run = self.tracker.open(self.study, resolved.cell, params, described, self.parent, run)
 
     def add(self, records: Sequence[RoundRecord]) -> None:
@@ -226,9 +229,11 @@ class Recording:
     def flush(self) -> None:
         """Send waiting figures to the store."""
         begin = time.perf_counter()
-        if self.tracker is not None and self._run is not None:
-            self.tracker.points(self._run, self._waiting)
-        self._waiting = []
+        # If this is interrupted nothing more is sent: a run that goes on sends what the store lacks.
+        waiting, self._waiting = self._waiting, []
+        if waiting and self.tracker is not None and self._run is not None:
+            again, self._again = self._again, False
+            self.tracker.points(self._run, waiting, again)
         self.logging += time.perf_counter() - begin
 
     def finish(self) -> dict[str, Any]:
@@ -259,7 +264,7 @@ class Recording:
                 self.tracker.file(self._run, path)
             self.tracker.close(self._run, "FINISHED", {"fedatlas.partition_sha256": self.partition_sha256})
         write_json(self.folder / SUMMARY_FILE, content)
-        checkpoint_path(self.study, self.planned.fingerprint).unlink(missing_ok=True)
+        drop_checkpoint(self.study, self.planned.fingerprint)
         shutil.rmtree(export_path(self.study, self.planned.fingerprint), ignore_errors=True)
         return content
 
@@ -276,27 +281,32 @@ class Recording:
 
         self.folder.mkdir(parents=True, exist_ok=True)
         rounds, clients = self.folder / "rounds.parquet", self.folder / "clients.parquet"
-        rounds_table(self.records).to_parquet(rounds, index=False)
-        clients_table(self.records).to_parquet(clients, index=False)
+        for path, table in ((rounds, rounds_table(self.records)), (clients, clients_table(self.records))):
+            _write_table(path, table)
         configuration = self.folder / CONFIGURATION_FILE
         resolved = {
             **self.planned.resolved.experiment.model_dump(mode="json"),
             "method_version": self.planned.resolved.method_version,
         }
-        configuration.write_text(yaml.safe_dump(resolved, sort_keys=False))
+        write_text_whole(configuration, yaml.safe_dump(resolved, sort_keys=False))
         placement = self.folder / "placement.txt"
-        placement.write_text(self.placement + "\n")
+        write_text_whole(placement, self.placement + "\n")
         described = []
-        for name, table in (
+        for name, rows in (
             (CLIENTS_FILE, pd.DataFrame(list(self.clients)) if self.clients else None),
             (MIXING_FILE, mixing_table(self.records)),
         ):
-            if table is not None:
-                table.to_parquet(self.folder / name, index=False)
+            if rows is not None:
+                _write_table(self.folder / name, rows)
                 described.append(self.folder / name)
         staged = export_path(self.study, self.planned.fingerprint)
         tables = casestudy.merge(staged, self.folder / "casestudy") if staged.exists() else []
         return [rounds, clients, configuration, placement, *described, *tables]
+
+
+def _write_table(path: Path, table: pd.DataFrame) -> None:
+    with written_whole(path) as temporary:
+        table.to_parquet(temporary, index=False)
 
 
 _SUMMARY_KEYS = {entry.name for entry in dataclasses.fields(RunResult)} | {
@@ -315,7 +325,7 @@ def discard(study: str, fingerprint: str) -> None:
     """Forget what a trial has left in the results folder, so that it begins anew."""
     for name in (SUMMARY_FILE, FAILURE_FILE, RUN_ID_FILE):
         (results_folder() / "studies" / study / fingerprint / name).unlink(missing_ok=True)
-    checkpoint_path(study, fingerprint).unlink(missing_ok=True)
+    drop_checkpoint(study, fingerprint)
     shutil.rmtree(export_path(study, fingerprint), ignore_errors=True)
 
 
@@ -325,14 +335,4 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     Raises:
         ValueError: a number is NaN or infinite, which JSON cannot hold.
     """
-    _write_whole(path, json.dumps(content, indent=2, allow_nan=False))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_text_whole(path, json.dumps(content, indent=2, allow_nan=False) + "\n")

@@ -32,6 +32,7 @@ from fedatlas.platform.errors import ConfigurationError, FedatlasError
 from fedatlas.platform.federation.coordinator import Coordinator
 from fedatlas.platform.federation.placement import Cluster
 from fedatlas.platform.federation.runtime import InlineRuntime
+from fedatlas.platform.files import write_text_whole
 from fedatlas.platform.graphs.federated import build
 from fedatlas.platform.graphs.graph import FederatedGraph
 from fedatlas.platform.tracking.destination import results_folder
@@ -480,7 +481,4 @@ def _write(path: Path, tuned: Tuned, command: str) -> None:
     if command:
         lines.append(f"# Found by: {command}")
     text = yaml.safe_dump(tuned.model_dump(), sort_keys=False, default_flow_style=None)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    temporary.write_text("\n".join([*lines, text]), encoding="utf-8")
-    temporary.replace(path)
+    write_text_whole(path, "\n".join([*lines, text]))

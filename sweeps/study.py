@@ -161,6 +161,7 @@ def read_study(name: str) -> tuple[str, StudyFile]:
             raise unknown_name("study", name, available_studies())
         title = name
         text = files("fedatlas.sweeps").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    require_name(title)
     content = read_yaml(text, f"study {name}")
     if not isinstance(content, dict):
         raise ConfigurationError(
@@ -171,17 +172,25 @@ def read_study(name: str) -> tuple[str, StudyFile]:
     return title, study_from(name, content)
 
 
-def study_from(name: str, content: Mapping[str, Any]) -> StudyFile:
-    """Check the content of a study.
+def require_name(name: str) -> None:
+    """Refuse a name under which results would leave their folder.
 
     Raises:
-        ConfigurationError: it is not valid.
+        ConfigurationError: says what a name may hold.
     """
     if not re.fullmatch(r"\w[\w. +-]{0,99}", name):
         raise ConfigurationError(
             f"{name!r} cannot be the name of a study, which names folders: use letters, digits, spaces and "
             "._+-, 100 at most, and begin with a letter or digit"
         )
+
+
+def study_from(name: str, content: Mapping[str, Any]) -> StudyFile:
+    """Check the content of a study.
+
+    Raises:
+        ConfigurationError: it is not valid.
+    """
     for key in content:
         if key not in StudyFile.model_fields:
             raise unknown_name(f"key of study {name}", str(key), StudyFile.model_fields)

@@ -124,7 +124,11 @@ class MLflowServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env={key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"},
+            env={
+                key: value
+                for key, value in os.environ.items()
+                if key not in ("MLFLOW_TRACKING_URI", "FEDATLAS_RESULTS")
+            },
         )
         for _ in range(300):
             try:

@@ -16,7 +16,7 @@ from fedatlas.dashboards.report import report_path
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.graphs import catalog
 from fedatlas.platform.tracking.destination import results_folder
-from fedatlas.sweeps.study import study_from
+from fedatlas.sweeps.study import read_study, require_name
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(
@@ -122,20 +122,20 @@ def test_nothing_listens_beyond_this_machine_unless_told() -> None:
 
 # Names
 
-CONTENT = {
-    "description": "x",
-    "datasets": ["minesweeper"],
-    "partitions": {"random": [2]},
-    "methods": ["local"],
-}
-
 
 @pytest.mark.parametrize(
     "name", ["../escape", "..", ".", "a/b", "/tmp/x", "", "a\x00b", "-rf", ".hidden", "a" * 101]
 )
 def test_a_study_whose_name_leaves_the_folder_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be the name of a study"):
-        study_from(name, CONTENT)
+        require_name(name)
+
+
+@pytest.mark.parametrize("file", ["...yaml", "a\x01.yaml", "~$x.yaml"])
+def test_so_is_a_file_of_such_a_name(file: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text("description: x")
+    with pytest.raises(ConfigurationError, match="cannot be the name of a study"):
+        read_study(str(tmp_path / file))
 
 
 @given(some.text(max_size=120))
@@ -144,7 +144,7 @@ def test_no_name_of_a_study_leads_out_of_the_results_folder(name: str) -> None:
         assert path.resolve().is_relative_to(results_folder())
         assert path.parent.parent == results_folder()
     try:
-        study_from(name, CONTENT)
+        require_name(name)
     except ConfigurationError:
         return
     assert (results_folder() / "studies" / name).resolve().parent == results_folder() / "studies"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -60,15 +62,27 @@ def connected(cpus: float | None = None, gpus: float | None = None) -> Iterator[
     address = os.environ.get("RAY_ADDRESS")
     # Ray warns about settings that a library cannot choose for its user; they are chosen here.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if address:
-        _join(address)
-    else:
-        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-        _begin(cpus, gpus)
+    with _same_termination():
+        if address:
+            _join(address)
+        else:
+            os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+            _begin(cpus, gpus)
     try:
         yield resources()
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _same_termination() -> Iterator[None]:
+    """Keep this process's answer to SIGTERM, which Ray replaces by one that ends it as a failure."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before not in (None, signal.SIG_DFL) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _begin(cpus: float | None, gpus: float | None) -> None:

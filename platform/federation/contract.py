@@ -17,13 +17,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 from torch import Tensor
 
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.cohort import Cohort, Task
 from fedatlas.platform.federation.messages import Broadcast, Upload
 from fedatlas.platform.graphs.graph import Level
+
+LARGEST = 2**31 - 1
+"""Of a number that counts something: larger ones are no floating-point numbers, or no sizes of arrays."""
 
 ServerT = TypeVar("ServerT")
 ClientT = TypeVar("ClientT")
@@ -33,6 +36,13 @@ class MethodConfiguration(BaseModel):
     """Base of all method configurations: frozen, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _countable(cls, value: Any) -> Any:
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ValueError(f"must be at most {LARGEST}")
+        return value
 
 
 @dataclass(frozen=True)

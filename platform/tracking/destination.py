@@ -53,10 +53,18 @@ def store_exists(uri: str) -> bool:
     return not is_local(uri) or Path(path).is_file()
 
 
-def redacted(text: str) -> str:
+def redacted(text: str, uri: str = "") -> str:
     """The text without user names, passwords and secret query values in its addresses.
 
     A password may hold a slash, so everything up to the last `@` of an address goes.
+
+    Args:
+        text: to be shown.
+        uri: an address whose user name and password go wherever they stand.
     """
+    if found := re.match(r"\w[\w+.-]*://(\S+)@", uri):
+        user, _, password = found[1].partition(":")
+        for secret in (found[1], password, user):
+            text = text.replace(secret, "***") if len(secret) > 2 else text
     text = re.sub(r"(\w[\w+.-]*://)\S+@", r"\1***@", text)
     return re.sub(r"(?i)([?&](?:password|passwd|pwd|token|secret|api_key)=)[^&\s]+", r"\1***", text)

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from fedatlas.platform.errors import FedatlasError
 from fedatlas.platform.tracking.destination import results_folder
-from fedatlas.platform.tracking.operations import OpenRun, Operation, from_plain, to_plain
+from fedatlas.platform.tracking.operations import LogPoints, OpenRun, Operation, from_plain, to_plain
 from fedatlas.platform.tracking.store import Store
 
 
@@ -149,8 +149,11 @@ def _push(store: Store, operations: list[Operation], done: Path) -> None:
         start = int(state["applied"])
         if state.get("run_id"):
             store.adopt(operations[0].run, state["run_id"])
+    # The store may have taken some of the first values before it went away or a push was interrupted.
+    again = True
     for number, operation in enumerate(operations[start:], start=start):
-        store.apply(operation)
+        store.apply(operation, again)
+        again = again and not isinstance(operation, LogPoints)
         run_id = store.run_id(operation.run)
         _write(done, {"applied": number + 1, "run_id": run_id})
 

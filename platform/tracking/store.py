@@ -6,9 +6,9 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,8 @@ class Store:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         # One progress bar for each file of each run would bury everything else.
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        # The address that MLflow prints at the end of a run holds the password.
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         if is_local(self.uri):
             require_results_folder()
         try:
@@ -67,7 +69,7 @@ class Store:
                 self._create_database(Path(path))
             self._client = self._connect(self.uri)
         except Exception as error:
-            raise self._failure("cannot be reached", error) from shown(error)
+            raise self._failure("cannot be reached", error) from shown(error, self.uri)
         self._experiments: dict[str, str] = {}
         self._ids: dict[str, str] = {}
 
@@ -104,8 +106,12 @@ class Store:
         """The underlying client, for reading."""
         return self._client
 
-    def apply(self, operation: Operation) -> None:
+    def apply(self, operation: Operation, again: bool = False) -> None:
         """Carry an operation out.
+
+        Args:
+            operation: what to do.
+            again: it may have been carried out before, in part: metric values that the run has are left out.
 
         Raises:
             TrackingError: the store refused it or could not be reached.
@@ -114,13 +120,13 @@ class Store:
             if isinstance(operation, OpenRun):
                 self._open(operation)
             elif isinstance(operation, LogPoints):
-                self._points(operation)
+                self._points(operation, again)
             elif isinstance(operation, LogFile):
                 self._client.log_artifact(self.run_id(operation.run), operation.path)
             else:
                 self._close(operation)
         except Exception as error:
-            raise self._failure(f"refused {type(operation).__name__}", error) from shown(error)
+            raise self._failure(f"refused {type(operation).__name__}", error) from shown(error, self.uri)
 
     def run_id(self, run: str) -> str:
         """MLflow id of a run opened here by its local name; any other name is taken as an id."""
@@ -150,7 +156,7 @@ class Store:
             self._tags(run_id, tags)
             self._client.update_run(run_id, status="RUNNING")
         except Exception as error:
-            raise self._failure("refused to continue a run", error) from shown(error)
+            raise self._failure("refused to continue a run", error) from shown(error, self.uri)
 
     def last_step(self, run_id: str, key: str) -> int:
         """Last step at which a run has a metric; -1 if it has none.
@@ -161,7 +167,7 @@ class Store:
         try:
             return max((point.step for point in self._client.get_metric_history(run_id, key)), default=-1)
         except Exception as error:
-            raise self._failure("cannot be read", error) from shown(error)
+            raise self._failure("cannot be read", error) from shown(error, self.uri)
 
     def experiment_id(self, name: str) -> str:
         """Id of an experiment, created if needed."""
@@ -189,7 +195,7 @@ class Store:
             self._client.set_experiment_tag(number, DESCRIPTION_TAG, text[:TAG_LENGTH])
             self._client.set_experiment_tag(number, "mlflow.experimentKind", "custom_model_development")
         except Exception as error:
-            raise self._failure("refused a description", error) from shown(error)
+            raise self._failure("refused a description", error) from shown(error, self.uri)
 
     def runs(self, experiment: str, condition: str = "") -> Iterator[Any]:
         """Runs of an experiment, newest first; none if it does not exist.
@@ -207,7 +213,7 @@ class Store:
                     [found.experiment_id], condition, max_results=1000, page_token=token
                 )
             except Exception as error:
-                raise self._failure("cannot be read", error) from shown(error)
+                raise self._failure("cannot be read", error) from shown(error, self.uri)
             yield from page
             token = page.token
             if not token:
@@ -241,12 +247,20 @@ class Store:
         for key, value in tags.items():
             self._client.set_tag(run_id, key, value[:TAG_LENGTH])
 
-    def _points(self, operation: LogPoints) -> None:
+    def _points(self, operation: LogPoints, again: bool) -> None:
         from mlflow.entities import Metric
 
-        metrics = iter(Metric(key, value, operation.time, step) for key, value, step in operation.points)
-        while batch := list(islice(metrics, METRICS_PER_BATCH)):
-            self._client.log_batch(self.run_id(operation.run), metrics=batch)
+        run_id, points = self.run_id(operation.run), operation.points
+        if again:
+            known = {
+                (key, point.step)
+                for key in {key for key, _, _ in points}
+                for point in self._client.get_metric_history(run_id, key)
+            }
+            points = [(key, value, step) for key, value, step in points if (key, step) not in known]
+        for batch in _batches(points):
+            metrics = [Metric(key, value, operation.time, step) for key, value, step in batch]
+            self._client.log_batch(run_id, metrics=metrics)
 
     def _close(self, operation: CloseRun) -> None:
         run_id = self.run_id(operation.run)
@@ -254,7 +268,11 @@ class Store:
         self._client.set_terminated(run_id, status=operation.status, end_time=operation.time)
 
     def _failure(self, what: str, error: Exception) -> TrackingError:
-        lines = [line for line in redacted(str(error)).splitlines() if not line.startswith("(raised as a")]
+        lines = [
+            line
+            for line in redacted(str(error), self.uri).splitlines()
+            if not line.startswith("(raised as a")
+        ]
         reason = lines[0][:300] if lines else type(error).__name__
         return TrackingError(f"tracking store {redacted(self.uri)} {what}: {reason}")
 
@@ -267,14 +285,32 @@ class Store:
         try:
             return Path(self._client.download_artifacts(run_id, name, str(folder)))
         except Exception as error:
-            raise self._failure(f"cannot give artifact {name} of run {run_id}", error) from shown(error)
+            raise self._failure(f"cannot give artifact {name} of run {run_id}", error) from shown(
+                error, self.uri
+            )
 
 
-def shown(error: Exception) -> Exception | None:
+def _batches(points: Sequence[tuple[str, float, int]]) -> Iterator[list[tuple[str, float, int]]]:
+    """Parts that MLflow takes at once and stores whole; a step is not divided unless it is longer."""
+    batch: list[tuple[str, float, int]] = []
+    for _, group in groupby(points, key=lambda point: point[2]):
+        step = list(group)
+        if batch and len(batch) + len(step) > METRICS_PER_BATCH:
+            yield batch
+            batch = []
+        batch += step
+        while len(batch) > METRICS_PER_BATCH:
+            yield batch[:METRICS_PER_BATCH]
+            batch = batch[METRICS_PER_BATCH:]
+    if batch:
+        yield batch
+
+
+def shown(error: Exception, uri: str) -> Exception | None:
     """The cause that a traceback may show: none if its text, or that of what led to it, holds a secret."""
     cause: BaseException | None = error
     while cause is not None:
-        if redacted(str(cause)) != str(cause):
+        if redacted(str(cause), uri) != str(cause):
             return None
         cause = cause.__cause__ or cause.__context__
     return error

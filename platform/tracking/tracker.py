@@ -87,10 +87,10 @@ class Tracker:
                 self._lose(error)
         return -1
 
-    def points(self, run: str, points: Sequence[tuple[str, float, int]]) -> None:
-        """Log metric values (key, value, step)."""
+    def points(self, run: str, points: Sequence[tuple[str, float, int]], again: bool = False) -> None:
+        """Log metric values (key, value, step); `again` leaves out those that the run has already."""
         if points:
-            self._emit(LogPoints(run, list(points), _now()))
+            self._emit(LogPoints(run, list(points), _now()), again)
 
     def file(self, run: str, path: Path) -> None:
         """Log a file as an artifact."""
@@ -113,10 +113,10 @@ class Tracker:
         store = self.store or self._lost
         return store.run_id(run) if store is not None else run
 
-    def _emit(self, operation: Operation) -> None:
+    def _emit(self, operation: Operation, again: bool = False) -> None:
         if self.store is not None:
             try:
-                self.store.apply(operation)
+                self.store.apply(operation, again)
                 return
             except TrackingError as error:
                 self._lose(error)

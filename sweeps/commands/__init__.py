@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import typer
@@ -69,7 +70,26 @@ def _options(
 
 
 def main() -> None:
-    """Entry point. A user's error and a full disk are told in words, exit code 2; Ctrl-C exits with 130."""
+    """Entry point. A user's error and a full disk are told in words, exit code 2.
+
+    Ctrl-C exits with 130. SIGTERM, which schedulers send, stops in the same way and exits with 143.
+    """
+    terminated: list[int] = []
+
+    def terminate(number: int, frame: object) -> None:
+        terminated.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        _main()
+    except SystemExit as ended:
+        if terminated and ended.code == 130:
+            sys.exit(128 + terminated[0])
+        raise
+
+
+def _main() -> None:
     try:
         app()
     except FedatlasError as error:

@@ -72,6 +72,12 @@ def test_secrets_are_redacted(text: str) -> None:
     assert "host" in shown
 
 
+def test_the_password_of_an_address_goes_wherever_it_stands() -> None:
+    uri = "databricks://joe:s3cret@host"
+    assert redacted("no profile joe:s3cret; token s3cret of joe", uri) == "no profile ***; token *** of ***"
+    assert redacted("no profile", "http://host") == "no profile"
+
+
 @pytest.mark.parametrize(
     "text", ["sqlite:////a/b@c/mlflow.db", "http://127.0.0.1:5000", "mail me@example.org", "a@b://c"]
 )

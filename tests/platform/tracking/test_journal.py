@@ -66,13 +66,13 @@ class Dying(Store):
         self._error = error
         self._unheard = unheard
 
-    def apply(self, operation: Operation) -> None:
+    def apply(self, operation: Operation, again: bool = False) -> None:
         self._left -= 1
         if self._left < 0:
             if self._unheard:
-                super().apply(operation)
+                super().apply(operation, again)
             raise self._error("the store is gone")
-        super().apply(operation)
+        super().apply(operation, again)
 
 
 class Overtaken(Store):
@@ -82,8 +82,8 @@ class Overtaken(Store):
         super().__init__()
         self._more = more
 
-    def apply(self, operation: Operation) -> None:
-        super().apply(operation)
+    def apply(self, operation: Operation, again: bool = False) -> None:
+        super().apply(operation, again)
         if self._more:
             journal.append(self._more.pop(0))
 

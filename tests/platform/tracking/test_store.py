@@ -18,7 +18,7 @@ from fedatlas.platform.tracking.operations import (
     from_plain,
     to_plain,
 )
-from fedatlas.platform.tracking.store import Store
+from fedatlas.platform.tracking.store import Store, _batches
 
 TIME = 1_700_000_000_000
 
@@ -168,3 +168,24 @@ def test_a_new_database_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch:
     store.apply(open_run())
     assert [path.name for path in tmp_path.iterdir() if not path.is_dir()] == ["mlflow.db"]
     assert len(list(Store().runs("study"))) == 1
+
+
+def test_what_may_have_been_logged_before_is_logged_once(results: Path) -> None:
+    """A server that dies, or a process that is killed, leaves it open how much has arrived."""
+    store = Store()
+    store.apply(OpenRun("run-a", "study", "a", None, {}, {}, TIME))
+    points = [(key, step / 4, step) for step in range(4) for key in ("loss", "val/score")]
+    store.apply(LogPoints("run-a", points[:5], TIME))
+    store.apply(LogPoints("run-a", points, TIME + 1), again=True)
+    for key in ("loss", "val/score"):
+        history = store.client.get_metric_history(store.run_id("run-a"), key)
+        assert [(point.step, point.value) for point in history] == [(step, step / 4) for step in range(4)]
+
+
+def test_a_step_is_stored_whole_or_not_at_all() -> None:
+    points = [(f"k{key}", 0.0, step) for step in range(7) for key in range(300)]
+    batches = list(_batches(points))
+    assert [len(batch) for batch in batches] == [900, 900, 300]
+    assert [point for batch in batches for point in batch] == points
+    wide = [(f"k{key}", 0.0, 0) for key in range(2500)]
+    assert [len(batch) for batch in _batches(wide)] == [1000, 1000, 500]
