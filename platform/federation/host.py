@@ -16,6 +16,7 @@ from fedatlas.platform.errors import FedatlasError, NonFiniteError
 from fedatlas.platform.federation import state as states
 from fedatlas.platform.federation.cohort import Precision, Task, stack
 from fedatlas.platform.federation.contract import Algorithm, LocalUpdate
+from fedatlas.platform.federation.devices import full_precision
 from fedatlas.platform.federation.messages import Broadcast, Upload, undeclared
 from fedatlas.platform.federation.phases import collected
 from fedatlas.platform.federation.scores import Scores, evaluate
@@ -62,6 +63,7 @@ class CohortHost:
         device: torch.device | str = "cpu",
     ) -> None:
         self._algorithm = algorithm
+        full_precision(torch.device(device))
         self.cohort = stack(graphs, task, precision, device)
         self._client = algorithm.join(self.cohort)
 
