@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_check.py [--methods fedavg] [--rounds 5] [--timed 20] [--compile] [--large]
 
-Runs the in-process runtime. Needed are torch, numpy, scipy, pandas, pydantic and PyYAML; Ray and MLflow are not,
-and the package need not be installed. Graphs are generated; `seal` classifies graphs and runs where the data
-folder has MUTAG. Clients are divided by METIS, or by Louvain communities where pymetis is missing.
+Runs the in-process runtime. Needed are torch, numpy, scipy, pandas, pydantic and PyYAML; Ray and MLflow are
+not, and the package need not be installed. Graphs are generated; `seal` classifies graphs and runs where the
+data folder has MUTAG. Clients are divided by METIS, or by Louvain communities where pymetis is missing.
 
 Each method runs a few rounds from the same start on both devices. Compared are every client's validation and
 test score, the tracked figures (losses) and all client states (weights, moments). On a machine without a GPU
