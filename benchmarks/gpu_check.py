@@ -162,7 +162,19 @@ def seconds_per_round(work: Any, device: str, rounds: int) -> float:
 
 
 def compiled(work: Any) -> Any:
-    """The same job with a network that goes through `torch.compile`; shapes are static."""
+    """The same job with a network that goes through `torch.compile`; shapes are static.
+
+    Graphs are broken at what it cannot trace: dropout masks, which are drawn in main memory, sparse products,
+    and operators that are looked up by name.
+    """
+    from fedatlas.platform.federation.cohort import Cohort, Dropout
+    from fedatlas.platform.federation.sparse import SparseMatrix
+
+    for owner, name in (
+        *((Dropout, name) for name in ("apply", "flat")),
+        *((Cohort, "keep"), (SparseMatrix, "__matmul__")),
+    ):
+        setattr(owner, name, torch.compiler.disable(getattr(owner, name)))
     forward = work.algorithm.backbone.forward
     object.__setattr__(work.algorithm.backbone, "forward", torch.compile(forward, dynamic=False))
     return work
