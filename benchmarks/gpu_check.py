@@ -1,15 +1,15 @@
 """A GPU's numbers against the CPU's, and rounds per second of both: `make gpu-check PYTHON=python3`.
 
-    python benchmarks/gpu_check.py [--methods fedavg,fedgmc] [--rounds 5] [--timed 20] [--compile] [--large]
+    python benchmarks/gpu_check.py [--methods fedavg] [--rounds 5] [--timed 20] [--compile] [--large]
 
-Runs the in-process runtime, and so needs torch, numpy, scipy, pydantic and PyYAML, and neither Ray nor MLflow;
-the package need not be installed. Graphs are generated; `seal` classifies graphs and runs where the data folder
-has MUTAG. Clients are divided by METIS, or by Louvain communities where pymetis is missing.
+Runs the in-process runtime. Needed are torch, numpy, scipy, pandas, pydantic and PyYAML; Ray and MLflow are
+not, and the package need not be installed. Graphs are generated; `seal` classifies graphs and runs where the
+data folder has MUTAG. Clients are divided by METIS, or by Louvain communities where pymetis is missing.
 
-Each method runs a few rounds from the same start on both devices. Compared are every client's validation and test
-score, the tracked figures (losses) and all client states (weights, moments). On a machine without a GPU the same
-comparison is made of float64 and float32 on the CPU, which only tests this program. Ends with 1 if something is
-further apart than its tolerance.
+Each method runs a few rounds from the same start on both devices. Compared are every client's validation and
+test score, the tracked figures (losses) and all client states (weights, moments). On a machine without a GPU
+the same comparison is made of float64 and float32 on the CPU, which only tests this program. Ends with 1 if
+something is further apart than its tolerance.
 
 ``--compile`` also times a step through `torch.compile`, and ``--large`` adds the ogbn-arxiv stand-in.
 """
@@ -36,14 +36,23 @@ METHODS = ("fedavg", "fedopt", "fedgmc", "fedaux", "fedpub", "seal")
 TOLERANCES = {"float64": (1e-6, 1e-6, 1e-4), "float32": (1e-2, 1e-2, None)}
 """Largest differences of scores (absolute), of figures and of states (of the tensor's largest entry).
 
-The states of a float32 run are shown but not held to anything: Adam's first steps have the size of the learning
-rate whatever the gradient's, so an entry whose gradient is rounding noise goes either way.
+The states of a float32 run are shown but not held to anything: Adam's first steps have the size of the
+learning rate whatever the gradient's, so an entry whose gradient is rounding noise goes either way.
 """
+NEEDED = ("numpy", "scipy", "pandas", "pydantic", "yaml")
 WARM = 3
 
 
 def find_package() -> None:
-    """Make `fedatlas` importable from this checkout if it is not installed."""
+    """Make `fedatlas` importable from this checkout if it is not installed.
+
+    Raises:
+        SystemExit: a library is missing.
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        words = " ".join("pyyaml" if name == "yaml" else name for name in missing)
+        raise SystemExit(f"missing here: {sys.executable} -m pip install {words}")
     if importlib.util.find_spec("fedatlas") is not None:
         return
     folder = Path(tempfile.mkdtemp(prefix="fedatlas-")) / "fedatlas"
@@ -153,7 +162,19 @@ def seconds_per_round(work: Any, device: str, rounds: int) -> float:
 
 
 def compiled(work: Any) -> Any:
-    """The same job with a network that goes through `torch.compile`; shapes are static."""
+    """The same job with a network that goes through `torch.compile`; shapes are static.
+
+    Graphs are broken at what it cannot trace: dropout masks, which are drawn in main memory, sparse products,
+    and operators that are looked up by name.
+    """
+    from fedatlas.platform.federation.cohort import Cohort, Dropout
+    from fedatlas.platform.federation.sparse import SparseMatrix
+
+    for owner, name in (
+        *((Dropout, name) for name in ("apply", "flat")),
+        *((Cohort, "keep"), (SparseMatrix, "__matmul__")),
+    ):
+        setattr(owner, name, torch.compiler.disable(getattr(owner, name)))
     forward = work.algorithm.backbone.forward
     object.__setattr__(work.algorithm.backbone, "forward", torch.compile(forward, dynamic=False))
     return work
@@ -205,15 +226,16 @@ def main() -> int:
                 outcome(exact, "cpu", arguments.rounds), outcome(other, device, arguments.rounds)
             )
             limits = TOLERANCES[precision]
-            good = all(
-                limit is None or value <= limit for value, limit in zip(found, limits, strict=True)
-            )
+            good = all(limit is None or value <= limit for value, limit in zip(found, limits, strict=True))
             failed |= not good
             what = f"{device} {precision}"
             row = "".join(f"{value:10.1e}" for value in found)
-            print(f"{method:10}{dataset:22}{what:18}{row}  {'ok' if good else 'TOO FAR APART'}", flush=True)
+            verdict = "ok" if good else "TOO FAR APART"
+            print(f"{method:10}{dataset:22}{what:18}{row}  {verdict}", flush=True)
     matmul = torch.backends.cuda.matmul.allow_tf32
-    print(f"\nTF32 of matrix products: {'ON' if matmul else 'off'}; of cuDNN: {torch.backends.cudnn.allow_tf32}")
+    print(
+        f"\nTF32 of matrix products: {'ON' if matmul else 'off'}; of cuDNN: {torch.backends.cudnn.allow_tf32}"
+    )
     if device == "cuda" and matmul:
         failed = True
     if arguments.timed:

@@ -198,18 +198,20 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default="", help="substring of the programs to run besides the first")
+    parser.add_argument("--only", default="", help="parts of the names of programs to run besides the first")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     arguments = parser.parse_args()
     if not (PEERS / "flower").is_dir():
         raise SystemExit(f"{PEERS} has no peers: run benchmarks/programs/setup-peers.sh")
     command = f"python {' '.join(['benchmarks/peers.py', *sys.argv[1:]])}"
     text = [f"```\n{command}\n```", document.stamp(*versions())]
+    words = arguments.only.split(",")
     for dataset in arguments.datasets.split(","):
         chosen = [
             program
             for number, program in enumerate(PROGRAMS_COMPARED)
-            if number == 0 or (arguments.only in program.name and (program.everywhere or dataset == ALL))
+            if number == 0
+            or (any(word in program.name for word in words) and (program.everywhere or dataset == ALL))
         ]
         values: dict[str, object] = {
             "dataset": dataset,

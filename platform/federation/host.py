@@ -17,6 +17,7 @@ from fedatlas.platform.federation import state as states
 from fedatlas.platform.federation.allocator import keep_freed_memory
 from fedatlas.platform.federation.cohort import Precision, Task, stack
 from fedatlas.platform.federation.contract import Algorithm, LocalUpdate
+from fedatlas.platform.federation.devices import full_precision
 from fedatlas.platform.federation.messages import Broadcast, Upload, undeclared
 from fedatlas.platform.federation.phases import collected
 from fedatlas.platform.federation.privacy import UNPROTECTED, Privacy, protect
@@ -68,6 +69,7 @@ class CohortHost:
         keep_freed_memory()
         self._algorithm = algorithm
         self._privacy = privacy
+        full_precision(torch.device(device))
         self.cohort = stack(graphs, task, precision, device)
         self._client = algorithm.join(self.cohort)
 

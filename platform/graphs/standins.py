@@ -110,12 +110,13 @@ _LAWS = {
 }
 
 
-def generate(name: str, seed: int = 0) -> Graph:
+def generate(name: str, seed: int = 0, nodes: int | None = None) -> Graph:
     """The stand-in `name`, the same on every call with the same seed.
 
     Args:
         name: a name of `catalog.standin_names`, for example ``"standin:ogbn-arxiv"``.
         seed: seed of every draw.
+        nodes: number of nodes if it is not the published one; the mean degree stays.
 
     Raises:
         ConfigurationError: there is no such stand-in.
@@ -124,14 +125,16 @@ def generate(name: str, seed: int = 0) -> Graph:
     if name not in _LAWS:
         raise unknown_name("stand-in", name, _LAWS)
     law = _LAWS[name]
-    labels = _labels(name, seed, entry.nodes, entry.classes, law)
+    size = entry.nodes if nodes is None else nodes
+    edges = round(entry.published_edges * size / entry.nodes)
+    labels = _labels(name, seed, size, entry.classes, law)
     generator = stream(seed, SERVER, -1, f"{name}/edges")
     base, propose = _chain(labels, generator) if law.exponent is None else _attachment(labels, law, generator)
-    pairs = _complete(base, labels, entry.published_edges, law.homophily, propose)
+    pairs = _complete(base, labels, edges, law.homophily, propose)
     return Graph(
         name=name,
         features=_features(name, seed, labels, entry.classes, entry.features),
-        edges=undirected(pairs, entry.nodes),
+        edges=undirected(pairs, size),
         labels=labels,
         classes=entry.classes,
         metric=entry.metric,
@@ -211,6 +214,8 @@ def _tree(labels: Array, weights: Array, homophily: float, generator: np.random.
     own_class = generator.random(nodes) < homophily
     for label in range(int(labels.max()) + 1):
         places = np.flatnonzero(labels[order] == label)
+        if not places.size:
+            continue
         members = order[places]
         own_parents = members[_earlier(weights[members], generator)]
         chosen = own_class[places]
