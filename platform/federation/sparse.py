@@ -17,7 +17,6 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
 
 
 class Rows:
@@ -37,14 +36,10 @@ class Rows:
     def times(self, dense: Tensor) -> Tensor:
         """Product with a dense matrix [c, h], without gradients."""
         if self._summing:
-            return embedding_bag(
-                self.indices,
-                dense.detach().contiguous(),
-                self.pointers,
-                mode="sum",
-                per_sample_weights=self.values,
-                include_last_offset=True,
-            )
+            # What `torch.nn.functional.embedding_bag` calls after its checks; mode 0 is the sum.
+            return torch.embedding_bag(
+                dense.detach().contiguous(), self.indices, self.pointers, False, 0, False, self.values, True
+            )[0]
         assert self._matrix is not None
         # `matrix @ dense` would fill its result with zeros and copy it before it starts.
         product = dense.new_empty(self.shape[0], dense.shape[1])
