@@ -15,7 +15,6 @@ it keeps the shares [K, e] of every iteration and computes the centres c again f
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.platform.federation.cohort import Cohort
+from fedatlas.platform.federation.sparse import Rows, csr_tensor
 
 
 class FactorGraph:
@@ -78,23 +78,15 @@ class FactorGraph:
         if transposed:
             shares = shares.index_select(1, self._order)
         width = vectors.shape[2]
-        flat = total.view(-1, width)
-        torch.addmm(flat, self._matrix(shares.reshape(-1)), vectors.reshape(-1, width), out=flat)
+        rows = Rows(self._pointers, self._indices, shares.reshape(-1), self._shape)
+        rows.add_times(vectors.reshape(-1, width), total.view(-1, width))
         return total
 
     def _pattern(self, dtype: torch.dtype) -> Tensor:
         if dtype not in self._patterns:
             zeros = torch.zeros(self._indices.numel(), dtype=dtype, device=self._indices.device)
-            with warnings.catch_warnings():
-                # Torch says once that CSR tensors are young.
-                warnings.simplefilter("ignore")
-                self._patterns[dtype] = self._matrix(zeros)
+            self._patterns[dtype] = csr_tensor(self._pointers, self._indices, zeros, self._shape)
         return self._patterns[dtype]
-
-    def _matrix(self, values: Tensor) -> Tensor:
-        return torch.sparse_csr_tensor(
-            self._pointers, self._indices, values, self._shape, check_invariants=False
-        )
 
 
 def factor_graph(cohort: Cohort, factors: int) -> FactorGraph:

@@ -45,6 +45,13 @@ class Rows:
         product = dense.new_empty(self.shape[0], dense.shape[1])
         return product.addmm_(self._matrix, dense.detach().contiguous(), beta=0)
 
+    def add_times(self, dense: Tensor, total: Tensor) -> None:
+        """Add the product with a dense matrix to `total` [r, h] in place, without gradients."""
+        if self._summing:
+            total.add_(self.times(dense))
+        else:
+            torch.addmm(total, self._matrix, dense, out=total)  # type: ignore[arg-type]
+
     def to_dense(self) -> Tensor:
         """The matrix with its zeros."""
         return csr_tensor(self.pointers, self.indices, self.values, self.shape).to_dense()
