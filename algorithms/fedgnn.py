@@ -47,6 +47,7 @@ from torch import Tensor
 
 from fedatlas.algorithms import matching
 from fedatlas.algorithms.backbones import Representation
+from fedatlas.algorithms.backbones.backbone import affine
 from fedatlas.algorithms.backbones.gcn import convolve
 from fedatlas.algorithms.optimizer import AdamState
 from fedatlas.algorithms.weight_sharing import (
@@ -273,7 +274,7 @@ class FedGNN(WeightSharing[FedGNNConfiguration, FedGNNServer, FedGNNClient]):
             embedding = cohort.propagate(client.extension.own, projected) + bias[:, None, :]
             embedding = embedding + torch.bmm(client.inflow, weight)
         hidden = drop("hidden.1", network.act(embedding))
-        logits = torch.baddbmm(weights["classifier.bias"][:, None, :], hidden, weights["classifier.weight"])
+        logits = affine(hidden, weights, "classifier")
         return Representation(logits, embedding)
 
     def _noised(self, cohort: Cohort, sent: Ragged, round_number: int) -> Ragged:

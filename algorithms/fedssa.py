@@ -54,8 +54,7 @@ from torch import Tensor
 
 from fedatlas.algorithms.aggregation import ClientWeights, normalised_client_weights
 from fedatlas.algorithms.backbones import Backbone, Representation, UniFilter
-from fedatlas.algorithms.backbones.backbone import linear
-from fedatlas.algorithms.backbones.unifilter import training_rows
+from fedatlas.algorithms.backbones.backbone import affine, linear
 from fedatlas.algorithms.gaussians import kl, match_moments, reparameterise
 from fedatlas.algorithms.grouping import average_linkage, k_means, same_group
 from fedatlas.algorithms.mixing import (
@@ -67,6 +66,7 @@ from fedatlas.algorithms.mixing import (
 )
 from fedatlas.algorithms.optimizer import AdamState
 from fedatlas.algorithms.search_spaces import among, log_between
+from fedatlas.algorithms.training_rows import training_rows
 from fedatlas.algorithms.weight_sharing import SharedClient
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.contract import MethodConfiguration
@@ -338,8 +338,8 @@ class FedSSA(PersonalisedAveraging[FedSSAConfiguration, FedSSAServer, FedSSAClie
         read = rows.take(representation.embedding)
         if self.configuration.label_input:
             read = torch.cat([read, rows.take(cohort.class_indicator())], dim=2)
-        mean = _affine(read, weights, f"{HEADS}mean")
-        log_variance = _affine(read, weights, f"{HEADS}log_variance")
+        mean = affine(read, weights, f"{HEADS}mean")
+        log_variance = affine(read, weights, f"{HEADS}log_variance")
         return mean, log_variance.clamp(-LARGEST_LOG_VARIANCE, LARGEST_LOG_VARIANCE)
 
     def _bound(
@@ -360,9 +360,9 @@ class FedSSA(PersonalisedAveraging[FedSSAConfiguration, FedSSAServer, FedSSAClie
             noise[row, :count] = torch.from_numpy(draw).to(mean)
         latent = reparameterise(mean, log_variance, noise)
         read = torch.cat([latent, rows.take(cohort.class_indicator())], dim=2)
-        hidden = self.backbone.act(_affine(read, weights, f"{DECODER}0"))
+        hidden = self.backbone.act(affine(read, weights, f"{DECODER}0"))
         # Member 0 of the bases is x itself.
-        error = _affine(hidden, weights, f"{DECODER}1") - self.backbone.training_bases(cohort)[0]
+        error = affine(hidden, weights, f"{DECODER}1") - self.backbone.training_bases(cohort)[0]
         zero = torch.zeros_like(mean)
         prior = kl(mean, log_variance, zero, zero).mean(dim=2)
         return cohort.masked_mean(
@@ -464,7 +464,3 @@ def _moments(fields: Mapping[str, Tensor]) -> Moments:
 
 def _group_moments(group: Mapping[str, Tensor]) -> Moments:
     return Moments(group["mean"], group["log_variance"], group["counts"])
-
-
-def _affine(values: Tensor, weights: Tensors, name: str) -> Tensor:
-    return torch.baddbmm(weights[f"{name}.bias"][:, None, :], values, weights[f"{name}.weight"])

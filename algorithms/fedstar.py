@@ -10,14 +10,13 @@ from pydantic import Field
 from torch import Tensor
 
 from fedatlas.algorithms.backbones import GAT, Representation
-from fedatlas.algorithms.backbones.backbone import glorot, linear
+from fedatlas.algorithms.backbones.backbone import affine, glorot, linear
 from fedatlas.algorithms.backbones.gat import attend, attention
 from fedatlas.algorithms.backbones.gin import isomorphic, perceptron
 from fedatlas.algorithms.backbones.graph_level import (
     CLASSIFIER,
     INPUT,
     GraphBackbone,
-    affine,
     classified,
     projection,
     union_of,

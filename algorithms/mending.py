@@ -17,6 +17,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from fedatlas.algorithms.backbones.backbone import affine
 from fedatlas.algorithms.backbones.sage import GraphSAGE
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Precision, stack
 from fedatlas.platform.federation.messages import Ragged, Tensors
@@ -170,7 +171,7 @@ def mended_logits(
         weights["encoder.1.bias"],
     )
     hidden = drop("hidden.1", network.act(second))
-    return torch.baddbmm(weights["classifier.bias"][:, None, :], hidden, weights["classifier.weight"])
+    return affine(hidden, weights, "classifier")
 
 
 def client_graphs(cohort: Cohort) -> list[ClientGraph]:

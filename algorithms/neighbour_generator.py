@@ -41,7 +41,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedatlas.algorithms.backbones.backbone import glorot, linear, uniform
+from fedatlas.algorithms.backbones.backbone import affine, glorot, linear, uniform
 from fedatlas.algorithms.backbones.sage import GraphSAGE
 from fedatlas.algorithms.features import dense_features
 from fedatlas.algorithms.mending import Impaired, impair, mended_logits, parents
@@ -131,7 +131,7 @@ class NeighbourGenerator:
 
     def degrees(self, weights: Tensors, latent: Tensor) -> Tensor:
         """n~, the predicted number of missing neighbours, [k, n']."""
-        predicted = torch.baddbmm(weights["degree.bias"][:, None, :], latent, weights["degree.weight"])
+        predicted = affine(latent, weights, "degree")
         return torch.relu(predicted[..., 0])
 
     def rows(self, head: Tensors, noisy: Tensor, counts: Tensor, kept: Tensor | None = None) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedatlas.algorithms.backbones.backbone import affine
 from fedatlas.algorithms.features import dense_features
 from fedatlas.algorithms.propagation import label_propagation
 from fedatlas.platform.federation.cohort import Cohort, Dropout
@@ -390,9 +391,7 @@ class PropagationModules:
     def _perceptron(self, weights: Tensors, name: str, values: Tensor, dropout: Dropout | None) -> Tensor:
         layers = 2 if name == "homophilous" else 3
         for layer in range(layers):
-            values = torch.baddbmm(
-                weights[f"{name}.{layer}.bias"][:, None, :], values, weights[f"{name}.{layer}.weight"]
-            )
+            values = affine(values, weights, f"{name}.{layer}")
             if layer + 1 < layers:
                 slope = weights[f"{name}.slope"][:, None, None]
                 values = values.clamp(min=0) + slope * values.clamp(max=0)

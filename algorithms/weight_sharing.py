@@ -29,6 +29,7 @@ from fedatlas.algorithms.backbones import BACKBONES, Activation, Backbone, Repre
 from fedatlas.algorithms.backbones.graph_level import Readout
 from fedatlas.algorithms.decorrelation import correlation_penalty
 from fedatlas.algorithms.optimizer import AdamState, adam_step, client_adam_step, sgd_step
+from fedatlas.algorithms.training_rows import training_rows
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.batching import scattered, scored_batches, training_batches
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
@@ -530,5 +531,10 @@ def _averaged(seen: Sequence[tuple[Step, dict[str, Tensor]]], clients: int) -> d
 
 def cross_entropy(cohort: Cohort, logits: Tensor) -> Tensor:
     """Mean cross-entropy over each client's training items, [k]; 0 for a client without any."""
+    if cohort.task.level == "node":
+        rows = training_rows(cohort)
+        chosen = torch.log_softmax(rows.take(logits), dim=2)
+        labels = cohort.keep("training_labels", lambda: cohort.labels.gather(1, rows.index)[..., None])
+        return cohort.masked_mean(-chosen.gather(2, labels)[..., 0], rows.present)
     picked = torch.log_softmax(logits, dim=2).gather(2, cohort.labels[..., None])[..., 0]
     return cohort.masked_mean(-picked, cohort.train)

@@ -8,8 +8,10 @@ about it has to be saved in a checkpoint.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 SERVER = -1
 """Client id of draws made by the server."""
@@ -30,5 +32,15 @@ def stream(seed: int, client: int, round_number: int, purpose: str) -> np.random
 def bit_generator(seed: int, client: int, round_number: int, purpose: str) -> np.random.Philox:
     """Philox bit generator behind `stream`, for callers that want raw 64-bit words."""
     text = f"{seed}/{client}/{round_number}/{purpose}".encode()
-    key = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), dtype=np.uint64)
-    return np.random.Philox(key=key)
+    key = _Key(hashlib.blake2b(text, digest_size=16).digest())
+    return np.random.Philox(key)  # type: ignore[arg-type]
+
+
+class _Key(ISeedSequence):
+    """A key as it is. `Philox(key=...)` takes the same, and asks the operating system for entropy before."""
+
+    def __init__(self, digest: bytes) -> None:
+        self._words = np.frombuffer(digest, dtype=np.uint64)
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> np.ndarray:
+        return self._words

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.messages import Tensors
 from fedatlas.platform.graphs.graph import Level
 from fedatlas.platform.randomness import SERVER, stream
+
+NARROW = 16
+"""Columns up to which a product is computed transposed."""
 
 Activation = Literal["relu", "elu", "tanh", "identity"]
 
@@ -81,6 +85,31 @@ class Backbone(ABC):
 
     def _drop(self, purpose: str, values: Tensor, dropout: Dropout | None) -> Tensor:
         return values if dropout is None else dropout.apply(purpose, values, self.dropout)
+
+
+def affine(values: Tensor, weights: Mapping[str, Tensor], name: str) -> Tensor:
+    """values W + b with stacked weights `name.weight` and `name.bias`: [k, n, r] -> [k, n, c]."""
+    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"][:, None, :]
+    if weight.shape[2] > NARROW or values.is_cuda:
+        return torch.baddbmm(bias, values, weight)
+    product: Tensor = _Narrow.apply(values, weight)  # type: ignore[no-untyped-call]
+    return product + bias
+
+
+class _Narrow(torch.autograd.Function):
+    """values W for few columns: the transposed products, which MKL computes up to five times faster."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(values, weight)
+        return torch.bmm(weight.mT.contiguous(), values.mT).mT.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        values, weight = ctx.saved_tensors
+        of_values = torch.bmm(grads[0], weight.mT) if ctx.needs_input_grad[0] else None
+        of_weight = torch.bmm(grads[0].mT.contiguous(), values).mT if ctx.needs_input_grad[1] else None
+        return of_values, of_weight
 
 
 def glorot(task: Task, name: str, rows: int, columns: int) -> Tensor:

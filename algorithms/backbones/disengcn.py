@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedatlas.algorithms.backbones.backbone import Backbone, Representation, linear, uniform
+from fedatlas.algorithms.backbones.backbone import Backbone, Representation, affine, linear, uniform
 from fedatlas.algorithms.routing import factor_graph, route
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.messages import Tensors
@@ -69,7 +69,7 @@ class DisenGCN(Backbone):
         for layer in range(self.layers):
             embedding = self.route(cohort, hidden)
             hidden = self._drop(f"routing.{layer}", embedding, dropout)
-        logits = torch.baddbmm(weights["classifier.bias"][:, None, :], hidden, weights["classifier.weight"])
+        logits = affine(hidden, weights, "classifier")
         return Disentangled(logits, embedding, factors=hidden)
 
     def route(self, cohort: Cohort, hidden: Tensor) -> Tensor:

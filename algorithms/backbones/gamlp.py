@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedatlas.algorithms.backbones.backbone import Backbone, Representation, linear, uniform
+from fedatlas.algorithms.backbones.backbone import Backbone, Representation, affine, linear, uniform
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.messages import Tensors
@@ -80,10 +80,10 @@ class GAMLP(Backbone):
         embedding = self._activate(hidden, weights, 0)
         for layer in range(1, self.layers - 1):
             hidden = self._drop(f"hidden.{layer - 1}", embedding, dropout)
-            hidden = _affine(hidden, weights, f"encoder.{layer}")
+            hidden = affine(hidden, weights, f"encoder.{layer}")
             embedding = self._activate(hidden, weights, layer)
         hidden = self._drop(f"hidden.{self.layers - 2}", embedding, dropout)
-        return Representation(_affine(hidden, weights, "classifier"), embedding)
+        return Representation(affine(hidden, weights, "classifier"), embedding)
 
     def attention(self, weights: Tensors, cohort: Cohort) -> Tensor:
         """Weights of the hops in evaluation mode, alpha [k, n, K+1]; rows sum to 1."""
@@ -154,7 +154,3 @@ class GAMLP(Backbone):
 def _weighted(alpha: Tensor, hops: Tensor) -> Tensor:
     """sum_j alpha_j x_j: [k, n, K+1] and [k, n, K+1, h] -> [k, n, h]."""
     return torch.matmul(alpha[:, :, None, :], hops)[:, :, 0]
-
-
-def _affine(values: Tensor, weights: Tensors, name: str) -> Tensor:
-    return torch.baddbmm(weights[f"{name}.bias"][:, None, :], values, weights[f"{name}.weight"])

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedatlas.algorithms.backbones.backbone import linear
-from fedatlas.algorithms.backbones.graph_level import GraphBackbone, Readout, affine, union_of
+from fedatlas.algorithms.backbones.backbone import affine, linear
+from fedatlas.algorithms.backbones.graph_level import GraphBackbone, Readout, union_of
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.messages import Tensors
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.algorithms.backbones.backbone import Backbone, Representation, linear, uniform
+from fedatlas.algorithms.backbones.backbone import Backbone, Representation, affine, linear, uniform
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.messages import Tensors
 from fedatlas.platform.federation.unions import Union
@@ -135,11 +135,5 @@ def classified(
         cohort: a batch.
         read: what the classifier reads, `embedding` with dropout.
     """
-    bias = weights[f"{CLASSIFIER}.bias"][:, None, :]
-    logits = torch.baddbmm(bias, embedding if read is None else read, weights[f"{CLASSIFIER}.weight"])
+    logits = affine(embedding if read is None else read, weights, CLASSIFIER)
     return Representation(cohort.own_logits(logits), embedding)
-
-
-def affine(values: Tensor, weights: Tensors, name: str) -> Tensor:
-    """values W + b with stacked weights: [k, n, r] -> [k, n, c]."""
-    return torch.baddbmm(weights[f"{name}.bias"][:, None, :], values, weights[f"{name}.weight"])

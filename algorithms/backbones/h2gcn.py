@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from fedatlas.algorithms.backbones.backbone import Backbone, Representation, glorot, linear
+from fedatlas.algorithms.backbones.backbone import Backbone, Representation, affine, glorot, linear
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.messages import Tensors
 from fedatlas.platform.federation.operators import ring_operators
@@ -54,5 +54,5 @@ class H2GCN(Backbone):
             parts.append(last)
         embedding = torch.cat(parts, dim=2)
         hidden = self._drop("embedding", embedding, dropout)
-        logits = torch.baddbmm(weights["classifier.bias"][:, None, :], hidden, weights["classifier.weight"])
+        logits = affine(hidden, weights, "classifier")
         return Representation(logits, embedding, ego, (z1, z2))

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedatlas.algorithms.backbones.backbone import Backbone, Representation, glorot, linear
+from fedatlas.algorithms.backbones.backbone import Backbone, Representation, affine, glorot, linear
 from fedatlas.platform.federation.cohort import Cohort, Dropout, Task
 from fedatlas.platform.federation.messages import Tensors
 from fedatlas.platform.federation.operators import mean_operator
@@ -54,5 +54,5 @@ class GraphSAGE(Backbone):
         projected = torch.bmm(first, weights["encoder.1.weight"])
         embedding = aggregate(cohort, projected, weights["encoder.1.bias"])
         hidden = self._drop("hidden.1", self.act(embedding), dropout)
-        logits = torch.baddbmm(weights["classifier.bias"][:, None, :], hidden, weights["classifier.weight"])
+        logits = affine(hidden, weights, "classifier")
         return Representation(logits, embedding)

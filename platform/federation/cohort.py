@@ -266,9 +266,10 @@ class Dropout:
         cohort = self._cohort
         width = values.shape[2]
         factors = np.zeros((len(cohort.clients), values.shape[1], width), dtype=np.float32)
+        scale = np.float32(1.0 / (1.0 - rate))
         for row, (client, size) in enumerate(zip(cohort.clients, sizes or cohort.sizes, strict=True)):
             kept = self._draw(client, purpose, rate, size * width)
-            np.multiply(kept.reshape(size, width), 1.0 / (1.0 - rate), out=factors[row, :size])
+            np.multiply(kept.reshape(size, width), scale, out=factors[row, :size])
         return values * torch.from_numpy(factors).to(device=values.device, dtype=values.dtype)
 
     def flat(self, purpose: str, rate: float, counts: Sequence[int]) -> Tensor:

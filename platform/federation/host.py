@@ -216,17 +216,24 @@ class CohortHost:
                 f"{self._algorithm.name} uploads undeclared fields: {', '.join(extra)}: name them in "
                 "`uploads`"
             )
-        for name, tensor in [*metrics.items(), *upload.fields.items()]:
-            if tensor.is_floating_point():
-                # A sum is finite only if every entry is, and reads the tensor once without a copy.
-                finite = torch.isfinite(tensor.flatten(1).sum(dim=1) if tensor.dim() > 1 else tensor)
-                if not bool(finite.all()):
-                    first = int((~finite).nonzero()[0, 0])
-                    raise NonFiniteError(name, self.cohort.clients[first], when)
+        named = [*metrics.items(), *upload.fields.items()]
+        # A sum is finite only if every entry is, and reads a tensor once without a copy.
+        sums = [tensor.sum() for _, tensor in named if tensor.is_floating_point()]
+        if sums and not bool(torch.isfinite(sum(sums[1:], sums[0]))):
+            self._check_clients(named, when)
         for name, parts in upload.ragged.items():
             for client, part in zip(self.cohort.clients, parts, strict=True):
                 if part.is_floating_point() and not bool(torch.isfinite(part.sum())):
                     raise NonFiniteError(name, client, when)
+
+    def _check_clients(self, named: Sequence[tuple[str, Tensor]], when: str) -> None:
+        """Find the client whose values are not finite; finite ones can still have an infinite sum."""
+        for name, tensor in named:
+            if tensor.is_floating_point():
+                finite = torch.isfinite(tensor.flatten(1).sum(dim=1) if tensor.dim() > 1 else tensor)
+                if not bool(finite.all()):
+                    first = int((~finite).nonzero()[0, 0])
+                    raise NonFiniteError(name, self.cohort.clients[first], when)
 
 
 def peak_memory(device: torch.device) -> int:

@@ -6,6 +6,8 @@ node receives nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -21,7 +23,7 @@ def gcn_operator(cohort: Cohort) -> SparseMatrix:
 
     def build() -> SparseMatrix:
         return cohort.block_diagonal(
-            [_normalise(a + sp.eye_array(a.shape[0], format="csr"), cohort) for a in cohort.adjacencies]
+            _each(cohort, lambda a: _normalise(a + sp.eye_array(a.shape[0], format="csr"), cohort))
         )
 
     return cohort.keep("gcn_operator", build)
@@ -36,7 +38,7 @@ def mean_operator(cohort: Cohort, self_loops: bool = False) -> SparseMatrix:
         return sp.csr_array(sp.diags_array(1 / np.maximum(degree, 1.0)) @ matrix)
 
     def build() -> SparseMatrix:
-        return cohort.block_diagonal([rows(a) for a in cohort.adjacencies], symmetric=False)
+        return cohort.block_diagonal(_each(cohort, rows), symmetric=False)
 
     return cohort.keep(f"mean_operator/{self_loops}", build)
 
@@ -45,7 +47,7 @@ def adjacency_operator(cohort: Cohort) -> SparseMatrix:
     """Symmetric normalisation without self-loops, D^(-1/2) A D^(-1/2)."""
 
     def build() -> SparseMatrix:
-        return cohort.block_diagonal([_normalise(a, cohort) for a in cohort.adjacencies])
+        return cohort.block_diagonal(_each(cohort, lambda a: _normalise(a, cohort)))
 
     return cohort.keep("adjacency_operator", build)
 
@@ -64,7 +66,7 @@ def ring_operators(cohort: Cohort, second_hop_limit: int | None = None) -> tuple
     def build() -> tuple[SparseMatrix, SparseMatrix]:
         first = adjacency_operator(cohort)
         second = cohort.block_diagonal(
-            [_normalise(second_ring(a, second_hop_limit), cohort) for a in cohort.adjacencies]
+            _each(cohort, lambda a: _normalise(second_ring(a, second_hop_limit), cohort))
         )
         return first, second
 
@@ -107,6 +109,13 @@ def second_ring(adjacency: sp.csr_array, limit: int | None = None) -> sp.csr_arr
     if limit is not None:
         ring = sp.csr_array(ring.multiply(ring.T))
     return ring
+
+
+def _each(cohort: Cohort, change: Callable[[sp.csr_array], sp.csr_array]) -> list[sp.csr_array]:
+    """The changed adjacency of every client; what clients have in common is computed once."""
+    made = {id(adjacency): adjacency for adjacency in cohort.adjacencies}
+    made = {key: change(adjacency) for key, adjacency in made.items()}
+    return [made[id(adjacency)] for adjacency in cohort.adjacencies]
 
 
 def _largest_per_row(matrix: sp.csr_array, limit: int) -> sp.csr_array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedatlas.platform.federation.cohort import Cohort
@@ -35,8 +36,10 @@ def evaluate(cohort: Cohort, logits: Tensor) -> Scores:
         labels = labels.expand(len(cohort.groups), -1)
         logits = logits.expand(len(cohort.groups), -1, -1)
     if cohort.task.metric == "accuracy":
-        correct = logits.argmax(dim=2) == labels
-        return Scores(_share(correct, validation), _share(correct, test))
+        masks = cohort.keep("scored", lambda: torch.stack([validation, test]))
+        totals = cohort.keep("scored_totals", lambda: masks.sum(dim=2).double().cpu().numpy())
+        hits = ((logits.argmax(dim=2) == labels) & masks).sum(dim=2).double().cpu().numpy()
+        return Scores(*np.where(totals > 0, hits / np.maximum(totals, 1), np.nan))
     margin = (logits[..., 1] - logits[..., 0]).double().cpu().numpy()
     truth = labels.cpu().numpy()
 
@@ -85,9 +88,3 @@ def worst_decile(scores: Sequence[float] | np.ndarray) -> float:
     if defined.size == 0:
         return float("nan")
     return float(defined[: max(1, defined.size // 10)].mean())
-
-
-def _share(correct: Tensor, mask: Tensor) -> np.ndarray:
-    hits = (correct & mask).sum(dim=1).double().cpu().numpy()
-    total = mask.sum(dim=1).double().cpu().numpy()
-    return np.where(total > 0, hits / np.maximum(total, 1), np.nan)

@@ -51,15 +51,11 @@ class CSR:
             # `tensor @ dense` would fill its result with zeros and copy it first.
             product = dense.new_empty(self.shape[0], dense.shape[1])
             return product.addmm_(self.tensor(), dense.detach().contiguous(), beta=0)
-        # Detached: what needs a gradient is also prepared for a backward pass.
-        return torch.nn.functional.embedding_bag(
-            self.indices,
-            dense.detach().contiguous(),
-            self.pointers,
-            mode="sum",
-            per_sample_weights=self.values,
-            include_last_offset=True,
-        )
+        # Detached: what needs a gradient is also prepared for a backward pass. This is what
+        # `torch.nn.functional.embedding_bag` calls after its checks; mode 0 is the sum.
+        return torch.embedding_bag(
+            dense.detach().contiguous(), self.indices, self.pointers, False, 0, False, self.values, True
+        )[0]
 
     def in_bags(self, dense: Tensor) -> bool:
         """Whether the product with `dense` is taken by `embedding_bag`."""

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas.algorithms.backbones.unifilter import training_rows
 from fedatlas.algorithms.fedssa import (
     DECODER,
     FILTER,
@@ -25,6 +24,7 @@ from fedatlas.algorithms.fedssa import (
 )
 from fedatlas.algorithms.gaussians import kl
 from fedatlas.algorithms.registry import create
+from fedatlas.algorithms.training_rows import training_rows
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.cohort import Dropout, stack
 from fedatlas.platform.federation.messages import Broadcast

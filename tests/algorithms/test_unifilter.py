@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedatlas.algorithms.backbones import UniFilter
-from fedatlas.algorithms.backbones.unifilter import training_rows
 from fedatlas.algorithms.registry import create
+from fedatlas.algorithms.training_rows import training_rows
 from fedatlas.algorithms.weight_sharing import cross_entropy
 from fedatlas.platform.errors import ConfigurationError
 from fedatlas.platform.federation.cohort import Dropout, stack
