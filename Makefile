@@ -28,7 +28,7 @@ export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: help setup quickstart $(STUDIES) $(STUDIES:%=sweep-%) dashboard plan submit test test-slow check format \
-	benchmark peers benchmark-peers benchmark-scale gpu-check audit wheel docs clean
+	benchmark peers benchmark-peers benchmark-methods benchmark-scale gpu-check audit wheel docs clean
 
 help:
 	@grep -hE '^[a-zA-Z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -87,6 +87,9 @@ peers: ## virtual environments of what benchmark-peers compares with, in ~/.cach
 
 benchmark-peers: $(STAMP) ## FedAvg against a plain PyG loop, OpenFGL and Flower; writes docs/benchmarks.md
 	$(BIN)/python benchmarks/peers.py --write
+
+benchmark-methods: $(STAMP) ## every method against FedAvg on its backbone; writes docs/benchmarks.md
+	$(BIN)/python benchmarks/methods.py --write
 
 benchmark-scale: $(STAMP) ## from 1,000 to 169,000 nodes and 5 to 1,000 clients; writes docs/benchmarks.md
 	$(BIN)/python benchmarks/scale.py --write

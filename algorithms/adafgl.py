@@ -52,6 +52,7 @@ from fedatlas.algorithms.personal_propagation import (
     smoothed_features,
 )
 from fedatlas.algorithms.search_spaces import between, log_between
+from fedatlas.algorithms.training_rows import training_rows
 from fedatlas.algorithms.weight_sharing import (
     SharedClient,
     SharedServer,
@@ -132,6 +133,7 @@ class AdaFGLClient(SharedClient):
     personal_optimizer: AdamState = field(default_factory=AdamState)
     received: tuple[Tensor, Tensor] | None = transient()
     evidence: Evidence | None = transient()
+    products: Tensors | None = transient()
 
 
 class AdaFGL(WeightSharing[AdaFGLConfiguration, AdaFGLServer, AdaFGLClient]):
@@ -229,7 +231,8 @@ class AdaFGL(WeightSharing[AdaFGLConfiguration, AdaFGLServer, AdaFGLClient]):
             return super().predict(client, cohort)
         evidence = self._evidence(client, cohort)
         with torch.no_grad():
-            outputs = self._modules.forward(client.modules, cohort, evidence, None)
+            client.products = self._modules.products(client.modules, evidence)
+            outputs = self._modules.forward(client.modules, cohort, evidence, client.products, None)
             mixed = combined(outputs, evidence.probabilities, self._share(evidence))
             chosen = torch.where(cohort.trained[:, None, None], mixed, evidence.probabilities)
             client.logits = chosen.clamp(min=torch.finfo(cohort.dtype).tiny).log()
@@ -248,7 +251,9 @@ class AdaFGL(WeightSharing[AdaFGLConfiguration, AdaFGLServer, AdaFGLClient]):
         """One full-batch step of both modules; the losses [k] before it."""
         given = self.configuration
         live = {name: weight.detach().requires_grad_() for name, weight in client.modules.items()}
-        outputs = self._modules.forward(live, cohort, evidence, dropout)
+        products = client.products or self._modules.products(client.modules, evidence)
+        client.products = None
+        outputs = self._modules.forward(live, cohort, evidence, products, dropout)
         distances = (outputs.homophilous - evidence.probabilities).square().mean(dim=2)
         homophilous = cross_entropy(cohort, outputs.homophilous) + cohort.masked_mean(distances, cohort.nodes)
         heterophilous = torch.zeros_like(homophilous)
@@ -294,12 +299,16 @@ class AdaFGL(WeightSharing[AdaFGLConfiguration, AdaFGLServer, AdaFGLClient]):
             for rows in client.extractor
         )
         operator = optimised_operator(cohort, similar, given.alpha)
+        features = dense_features(cohort)
+        smoothed = smoothed_features(cohort, operator, given.smoothing_steps)
+        rows = training_rows(cohort)
         evidence = Evidence(
             probabilities=torch.nn.utils.rnn.pad_sequence(list(client.extractor), batch_first=True),
             confidence=homophily_confidence(cohort, given.kappa, given.label_steps),
-            features=dense_features(cohort),
-            smoothed=smoothed_features(cohort, operator, given.smoothing_steps),
+            features=features,
+            smoothed=smoothed,
             pairs=SimilarPairs.of(cohort, similar),
+            rows={"features": rows.take(features), "smoothed": rows.take(smoothed)},
         )
         client.evidence = evidence
         return evidence

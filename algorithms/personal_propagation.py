@@ -20,6 +20,7 @@ from torch.nn.functional import normalize
 from fedatlas.algorithms.backbones.backbone import affine
 from fedatlas.algorithms.features import dense_features
 from fedatlas.algorithms.propagation import label_propagation
+from fedatlas.algorithms.training_rows import TrainingRows, training_rows
 from fedatlas.platform.federation.cohort import Cohort, Dropout
 from fedatlas.platform.federation.messages import Tensors
 from fedatlas.platform.federation.operators import gcn_operator
@@ -28,6 +29,8 @@ from fedatlas.platform.federation.sparse import SparseMatrix
 NegativeScale = Literal["ours", "official"]
 
 INITIAL_SLOPE = 0.25
+PERCEPTRONS = {"homophilous": 2, "features": 3, "smoothed": 3, "propagated": 3}
+"""Perceptrons of the two modules and their numbers of layers."""
 SIMILARITY_STEP = 1e-6
 """Similarities closer than this count as equal when the most similar nodes are chosen."""
 BLOCK_ENTRIES = {"cpu": 2**19, "cuda": 2**26}
@@ -304,6 +307,7 @@ class Evidence:
         features: X, [k, n, f].
         smoothed: X_s, [k, n, (T + 1) f].
         pairs: S_b.
+        rows: inputs of the training nodes, for the perceptrons whose loss reads no others.
     """
 
     probabilities: Tensor
@@ -311,6 +315,11 @@ class Evidence:
     features: Tensor
     smoothed: Tensor
     pairs: SimilarPairs
+    rows: Tensors
+
+    def inputs(self, name: str) -> Tensor:
+        """What a perceptron reads, [k, n, ..]."""
+        return self.features if name == "features" else self.smoothed
 
 
 @dataclass(frozen=True)
@@ -328,6 +337,29 @@ class Outputs:
     features: Tensor
     smoothed: Tensor
     propagated: Tensor
+
+
+class _FirstLayer(torch.autograd.Function):
+    """The product of constant values and weights, [k, n, r] x [k, r, c], where it is known already.
+
+    Args:
+        weight: W, which gets the gradient.
+        known: the product.
+        values: all rows, or those of the training nodes if the loss reads no others.
+        rows: which those are, or None.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, known: Tensor, values: Tensor, rows: TrainingRows | None) -> Tensor:
+        ctx.save_for_backward(values)
+        ctx.rows = rows
+        return known.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (values,) = ctx.saved_tensors
+        grad = grads[0] if ctx.rows is None else ctx.rows.take(grads[0])
+        return torch.bmm(values.mT, grad), None, None, None
 
 
 @dataclass(frozen=True)
@@ -373,30 +405,64 @@ class PropagationModules:
         weights["signed.slope"] = _constant(cohort, INITIAL_SLOPE)
         return weights
 
+    def products(self, weights: Tensors, evidence: Evidence) -> Tensors:
+        """What the first layers make of their input, without bias, [k, n, p] each.
+
+        Most of the arithmetic of an epoch is here. As dropout comes later, the products of an evaluation are
+        those of the training step that follows it.
+        """
+        with torch.no_grad():
+            return {
+                name: torch.bmm(evidence.inputs(name), weights[f"{name}.0.weight"]) for name in PERCEPTRONS
+            }
+
     def forward(
-        self, weights: Tensors, cohort: Cohort, evidence: Evidence, dropout: Dropout | None
+        self,
+        weights: Tensors,
+        cohort: Cohort,
+        evidence: Evidence,
+        products: Tensors,
+        dropout: Dropout | None,
     ) -> Outputs:
-        """Outputs with stacked weights [k, ...]; `dropout` is None in evaluation."""
-        embedding = self._perceptron(weights, "propagated", evidence.smoothed, dropout)
+        """Outputs with stacked weights [k, ...].
+
+        Gradients reach the perceptrons `features` and `smoothed` from the training nodes only.
+
+        Args:
+            weights: of all modules.
+            cohort: the clients.
+            evidence: what does not change.
+            products: with these weights.
+            dropout: None in evaluation.
+        """
+
+        def first(name: str) -> Tensor:
+            rows = training_rows(cohort) if name in evidence.rows else None
+            read = evidence.rows.get(name, evidence.inputs(name))
+            product: Tensor = _FirstLayer.apply(  # type: ignore[no-untyped-call]
+                weights[f"{name}.0.weight"], products[name], read, rows
+            )
+            return product + weights[f"{name}.0.bias"][:, None, :]
+
+        embedding = self._perceptron(weights, "propagated", first("propagated"), dropout)
         positive, negative = signed_propagation(
             cohort, embedding, evidence.pairs, self.beta, weights["signed.slope"], self.negative_scale
         )
         return Outputs(
-            homophilous=self._perceptron(weights, "homophilous", evidence.smoothed, dropout),
-            features=self._perceptron(weights, "features", evidence.features, dropout),
-            smoothed=self._perceptron(weights, "smoothed", evidence.smoothed, dropout),
+            homophilous=self._perceptron(weights, "homophilous", first("homophilous"), dropout),
+            features=self._perceptron(weights, "features", first("features"), dropout),
+            smoothed=self._perceptron(weights, "smoothed", first("smoothed"), dropout),
             propagated=(torch.softmax(positive, dim=2) - torch.softmax(negative, dim=2) + embedding) / 2,
         )
 
     def _perceptron(self, weights: Tensors, name: str, values: Tensor, dropout: Dropout | None) -> Tensor:
-        layers = 2 if name == "homophilous" else 3
-        for layer in range(layers):
-            values = affine(values, weights, f"{name}.{layer}")
-            if layer + 1 < layers:
-                slope = weights[f"{name}.slope"][:, None, None]
-                values = values.clamp(min=0) + slope * values.clamp(max=0)
-                if dropout is not None:
-                    values = dropout.apply(f"personal/{name}.{layer}", values, self.dropout)
+        """The perceptron after its first affine map."""
+        slope = weights[f"{name}.slope"][:, None, None]
+        for layer in range(PERCEPTRONS[name] - 1):
+            values = values.clamp(min=0) + slope * values.clamp(max=0)
+            if dropout is not None:
+                values = dropout.apply(f"personal/{name}.{layer}", values, self.dropout)
+            values = affine(values, weights, f"{name}.{layer + 1}")
         return values
 
 

@@ -7,8 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy, prelu
 
-from fedatlas.algorithms.personal_propagation import Outputs
+from fedatlas.algorithms import adafgl
+from fedatlas.algorithms.personal_propagation import PERCEPTRONS, Outputs
 from fedatlas.platform.federation.cohort import stack
 from fedatlas.platform.federation.coordinator import Coordinator, Schedule
 from fedatlas.platform.federation.runtime import InlineRuntime
@@ -119,12 +121,41 @@ def test_losses_are_the_written_ones(make_federation, make_method, monkeypatch):
     found = method.personalise(client, cohort, 0)
     for m, size in enumerate(cohort.sizes):
         train = cohort.train[m]
-        entropies = [
-            torch.nn.functional.cross_entropy(each[m, train], cohort.labels[m, train]) for each in values
-        ]
+        entropies = [cross_entropy(each[m, train], cohort.labels[m, train]) for each in values]
         pull = (values[0][m, :size] - evidence.probabilities[m, :size]).square().mean()
         torch.testing.assert_close(found["loss/homophilous"][m], (entropies[0] + pull).detach())
         torch.testing.assert_close(found["loss/heterophilous"][m], sum(entropies[1:]).detach())
+
+
+def test_first_layers_get_the_gradients_of_all_nodes(make_federation, make_method, monkeypatch):
+    """They are computed from training nodes alone where the loss reads no others."""
+    method, cohort, client = personal(make_federation, make_method, personal_dropout=0.0)
+    method.personalise(client, cohort, 0)
+    method.predict(client, cohort)
+    evidence, before = client.evidence, {name: weight.clone() for name, weight in client.modules.items()}
+    found = {}
+    monkeypatch.setattr(adafgl, "adam_step", lambda weights, grads, *rest: found.update(grads))
+    method.personalise(client, cohort, 1)
+    live = {name: weight.requires_grad_() for name, weight in before.items()}
+    total = 0
+    for name in ("features", "smoothed", "homophilous"):
+        values = evidence.features if name == "features" else evidence.smoothed
+        for layer in range(PERCEPTRONS[name]):
+            values = values @ live[f"{name}.{layer}.weight"] + live[f"{name}.{layer}.bias"][:, None]
+            if layer + 1 < PERCEPTRONS[name]:
+                slopes = live[f"{name}.slope"]
+                values = torch.stack(
+                    [prelu(each, slope[None]) for each, slope in zip(values, slopes, strict=True)]
+                )
+        for m, size in enumerate(cohort.sizes):
+            train = cohort.train[m]
+            if train.any():
+                total = total + cross_entropy(values[m, train], cohort.labels[m, train])
+            if name == "homophilous":
+                total = total + (values[m, :size] - evidence.probabilities[m, :size]).square().mean()
+    total.backward()
+    for name in ("features", "smoothed", "homophilous"):
+        torch.testing.assert_close(found[f"{name}.0.weight"], live[f"{name}.0.weight"].grad)
 
 
 @pytest.mark.parametrize(("switch", "silent"), [(0.0, "heterophilous"), (1.0, "homophilous")], ids=str)
