@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,11 +60,12 @@ runpy.run_path(program, run_name="__main__")
 """
 
 
-def test_the_gpu_check_needs_neither_ray_nor_mlflow() -> None:
-    """Without a GPU it compares float64 and float32; `seal` needs data that are not here."""
+def test_the_gpu_check_needs_neither_ray_nor_mlflow(tmp_path: Path) -> None:
+    """Without a GPU it compares float64 and float32; `seal` needs data that are not there."""
     words = ("--methods", "fedavg,fedgmc,seal", "--clients", "3", "--rounds", "2", "--timed", "1")
     command = [sys.executable, "-c", WITHOUT_RAY, str(BENCHMARKS / "gpu_check.py"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    nothing = {**os.environ, "FEDATLAS_DATA": str(tmp_path), "FEDATLAS_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=nothing)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("  ok") == 2
     assert "skipped" in done.stdout

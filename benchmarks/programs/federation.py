@@ -43,7 +43,7 @@ def read(path: Path, only: int | None = None) -> Federation:
         path: file of `peers.py`.
         only: the one client to read; None: all.
     """
-    held = np.load(path)
+    held = np.load(path, allow_pickle=False)
     chosen = range(int(held["clients"])) if only is None else [only]
     return Federation(
         clients=tuple(_client(held, client) for client in chosen),
