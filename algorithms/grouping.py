@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from fedatlas.platform.randomness import SERVER, stream
@@ -24,6 +22,10 @@ def average_linkage(distances: Tensor, groups: int) -> Tensor:
         distances: symmetric, finite, [M, M]; the diagonal is ignored.
         groups: number of groups; equal distances can give fewer.
     """
+    # Every command imports the methods, few need this.
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
     if len(distances) <= groups:
         return torch.arange(len(distances))
     values = distances.double().cpu().numpy()

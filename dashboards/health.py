@@ -177,7 +177,8 @@ def _sweep(
     )
     work = ended + min(under_way, int(wanted))
     spent = time.time() - sweep.info.start_time / 1000
-    remaining = spent * (int(wanted) - work) / work if work > 0 else None
+    # The clock may have been set back since the sweep began.
+    remaining = spent * (int(wanted) - work) / work if work > 0 and spent > 0 else None
     return int(wanted), ended, remaining, ray
 
 

@@ -21,6 +21,8 @@ RAY_TAG = "fedatlas.ray"
 """On a sweep: address of the cluster that it runs on."""
 TRIALS_TAG = "fedatlas.trials"
 """On a sweep: how many trials it set out to run."""
+REPLACED_TAG = "fedatlas.replaced"
+"""On runs whose trial is run anew although it had finished."""
 PARENT_TAG = "mlflow.parentRunId"
 SUMMARY_PREFIX = "summary/"
 

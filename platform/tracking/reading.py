@@ -14,7 +14,7 @@ from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 from fedatlas.platform.errors import TrackingError
-from fedatlas.platform.tracking.operations import FINGERPRINT_TAG, KIND_TAG, SUMMARY_PREFIX
+from fedatlas.platform.tracking.operations import FINGERPRINT_TAG, KIND_TAG, REPLACED_TAG, SUMMARY_PREFIX
 from fedatlas.platform.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ _RUN = (
 def trials(store: Store, experiment: str) -> pd.DataFrame:
     """One row per trial of an experiment: of each fingerprint the newest finished run, else the newest.
 
+    A run that was done anew counts as older than what replaced it, whatever the clock said.
+
     Columns: `run_id`, `parent_id`, `experiment_id`, `fingerprint`, `status` (MLflow's), `artifacts` (their
     address), `attempts` (runs of the fingerprint), `started` and `ended` (seconds since 1970), the keys of
     `PARAMS`, `TAGS` and `SUMMARY` (scores in [0, 1], seconds, bytes; missing values where a trial has not
@@ -92,10 +94,15 @@ def trials(store: Store, experiment: str) -> pd.DataFrame:
             fingerprint = run.data.tags.get(FINGERPRINT_TAG, "")
             before = chosen.setdefault(fingerprint, run)
             attempts[fingerprint] += 1
-            if before.info.status != "FINISHED" and run.info.status == "FINISHED":
+            if _counts(run) > _counts(before):
                 chosen[fingerprint] = run
     rows = [_row(run, fingerprint, attempts[fingerprint]) for fingerprint, run in chosen.items()]
     return pd.DataFrame(rows, columns=[*_RUN, *PARAMS, *TAGS, *SUMMARY, "params"])
+
+
+def _counts(run: Any) -> tuple[bool, bool]:
+    """Which of two runs of a trial stands for it, before their age."""
+    return run.info.status == "FINISHED", REPLACED_TAG not in run.data.tags
 
 
 @contextmanager

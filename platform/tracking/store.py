@@ -265,7 +265,9 @@ class Store:
     def _close(self, operation: CloseRun) -> None:
         run_id = self.run_id(operation.run)
         self._tags(run_id, operation.tags)
-        self._client.set_terminated(run_id, status=operation.status, end_time=operation.time)
+        # Another process may have begun the run, before the clock was set back.
+        begun = self._client.get_run(run_id).info.start_time or 0
+        self._client.set_terminated(run_id, status=operation.status, end_time=max(operation.time, begun))
 
     def _failure(self, what: str, error: Exception) -> TrackingError:
         lines = [

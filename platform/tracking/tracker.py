@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 
 from fedatlas.platform.errors import TrackingError
 from fedatlas.platform.tracking import journal
+from fedatlas.platform.tracking.clock import Clock
 from fedatlas.platform.tracking.destination import tracking_uri
 from fedatlas.platform.tracking.operations import (
     CloseRun,
@@ -21,6 +21,8 @@ from fedatlas.platform.tracking.operations import (
     RunStatus,
 )
 from fedatlas.platform.tracking.store import Store
+
+_CLOCK = Clock()
 
 
 def new_run_name() -> str:
@@ -64,7 +66,7 @@ class Tracker:
     ) -> str:
         """Start a run and return its local name: `run`, by default a new one."""
         run = run or new_run_name()
-        self._emit(OpenRun(run, experiment, name, parent, _texts(params), dict(tags), _now()))
+        self._emit(OpenRun(run, experiment, name, parent, _texts(params), dict(tags), _CLOCK.now()))
         return run
 
     def resume(self, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:
@@ -90,7 +92,7 @@ class Tracker:
     def points(self, run: str, points: Sequence[tuple[str, float, int]], again: bool = False) -> None:
         """Log metric values (key, value, step); `again` leaves out those that the run has already."""
         if points:
-            self._emit(LogPoints(run, list(points), _now()), again)
+            self._emit(LogPoints(run, list(points), _CLOCK.now()), again)
 
     def file(self, run: str, path: Path) -> None:
         """Log a file as an artifact."""
@@ -106,7 +108,7 @@ class Tracker:
 
     def close(self, run: str, status: RunStatus, tags: Mapping[str, str] | None = None) -> None:
         """End a run."""
-        self._emit(CloseRun(run, status, dict(tags or {}), _now()))
+        self._emit(CloseRun(run, status, dict(tags or {}), _CLOCK.now()))
 
     def run_id(self, run: str) -> str:
         """MLflow id of a run, or its local name while it is in the journal only."""
@@ -144,7 +146,3 @@ class Tracker:
 
 def _texts(params: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in params.items()}
-
-
-def _now() -> int:
-    return int(time.time() * 1000)
