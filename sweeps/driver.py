@@ -31,6 +31,7 @@ from fedatlas.platform.tracking.operations import (
     FINGERPRINT_TAG,
     KIND_TAG,
     RAY_TAG,
+    REPLACED_TAG,
     STUDY_TAG,
     TRIALS_TAG,
     RunStatus,
@@ -39,7 +40,7 @@ from fedatlas.platform.tracking.store import Store
 from fedatlas.platform.tracking.tracker import Tracker
 from fedatlas.sweeps.execution import Planned, checkpoint_path, drop_checkpoint, export_path
 from fedatlas.sweeps.preflight import Preflight, named
-from fedatlas.sweeps.recording import REPLACED_TAG, STALE_TAG, Recording, discard, note_failure
+from fedatlas.sweeps.recording import STALE_TAG, Recording, discard, note_failure
 from fedatlas.sweeps.trial import FederatedTrial, FleetBroker
 
 PROCESS_FAILURES = 2

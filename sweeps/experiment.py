@@ -304,6 +304,19 @@ def resolve(given: Experiment) -> Resolved:
     return resolved
 
 
+def require_blind(given: Experiment) -> None:
+    """Refuse settings under which validation scores depend on test nodes.
+
+    Raises:
+        ConfigurationError: names the setting and another value.
+    """
+    if given.weighting == "test_nodes":
+        raise ConfigurationError(
+            "weighting=test_nodes weighs clients by their test nodes, which a search must not see: "
+            "use weighting=uniform or nodes"
+        )
+
+
 def _privacy_defaults(given: Experiment) -> dict[str, Any]:
     """What protects nothing counts as not given, so that it does not change the identity.
 

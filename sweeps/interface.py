@@ -119,18 +119,8 @@ def run(
     Raises:
         FedatlasError: what is asked for is not valid, the data are missing, or training failed.
     """
-    import pandas as pd
-    import torch
-    from tqdm.auto import tqdm
-
-    from fedatlas.platform.graphs.description import client_rows
-    from fedatlas.platform.graphs.federated import build
-    from fedatlas.platform.tracking.destination import require_results_folder
-    from fedatlas.platform.tracking.tracker import Tracker
-    from fedatlas.sweeps import casestudy, execution, recording
     from fedatlas.sweeps.experiment import experiment, resolve
 
-    torch.set_num_threads(1)
     values = {
         "dataset": dataset_of(dataset),
         "clients": clients,
@@ -140,6 +130,19 @@ def run(
         **settings,
     }
     resolved = resolve(experiment(values))
+
+    # What is wrong is said before these are loaded, which takes longer than to find it.
+    import pandas as pd
+    import torch
+    from tqdm.auto import tqdm
+
+    from fedatlas.platform.graphs.description import client_rows
+    from fedatlas.platform.graphs.federated import build
+    from fedatlas.platform.tracking.destination import require_results_folder
+    from fedatlas.platform.tracking.tracker import Tracker
+    from fedatlas.sweeps import casestudy, execution, recording
+
+    torch.set_num_threads(1)
     announce_repairs([resolved.experiment], announce)
     require_results_folder()
     if export is not None:
@@ -240,22 +243,24 @@ def tune(
     Raises:
         FedatlasError: what is asked for is not valid, or the data are missing.
     """
-    from fedatlas.platform.federation.cluster import connected
-    from fedatlas.platform.graphs.federated import data_sha256
-    from fedatlas.platform.tracking.destination import require_results_folder
-    from fedatlas.platform.tracking.tracker import Tracker
-    from fedatlas.sweeps.driver import alone
-    from fedatlas.sweeps.experiment import experiment, resolve
-    from fedatlas.sweeps.search import Search, require_blind, run_search
+    from fedatlas.sweeps.experiment import experiment, require_blind, resolve
     from fedatlas.sweeps.spaces import space_of
 
     dataset, algorithm = dataset_of(dataset), algorithm_of(algorithm)
     values = {"dataset": dataset, "clients": clients, "algorithm": algorithm, "partition": str(partition)}
     resolved = resolve(experiment({**values, "seed": 0, "placement": "inline", **settings}))
     require_blind(resolved.experiment)
-    wanted = Search(
-        resolved, space_of(algorithm, search), configurations, tuple(range(seeds)), sampler_seed, concurrent
-    )
+    space = space_of(algorithm, search)
+
+    # Ray takes longer to load than a mistake to find.
+    from fedatlas.platform.federation.cluster import connected
+    from fedatlas.platform.graphs.federated import data_sha256
+    from fedatlas.platform.tracking.destination import require_results_folder
+    from fedatlas.platform.tracking.tracker import Tracker
+    from fedatlas.sweeps.driver import alone
+    from fedatlas.sweeps.search import Search, run_search
+
+    wanted = Search(resolved, space, configurations, tuple(range(seeds)), sampler_seed, concurrent)
     data_sha256(dataset)
     announce_repairs([resolved.experiment], announce)
     require_results_folder()
@@ -464,8 +469,10 @@ class Study:
 
         tracked = trials(Store(), self.name)
         named = {resolved.identity_hash() for resolved in self._resolved}
-        found = tracked[tracked["identity"].isin(named)].drop_duplicates("identity")
-        return found.reset_index(drop=True)
+        found = tracked[tracked["identity"].isin(named)]
+        # What is stale was there before what is not, whatever the clock said.
+        ranked = found.sort_values("stale", key=lambda stale: stale.notna(), kind="stable")
+        return ranked.drop_duplicates("identity").sort_index().reset_index(drop=True)
 
     def report(self, path: Path | None = None) -> Path:
         """Write the HTML report; returns its path."""

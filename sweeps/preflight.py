@@ -16,14 +16,13 @@ from fedatlas.platform.errors import DataError, PlacementError
 from fedatlas.platform.federation.placement import Cluster, PlacementPlan, PlacementRequest, plan
 from fedatlas.platform.graphs.federated import data_sha256
 from fedatlas.platform.tracking.destination import redacted, results_folder
-from fedatlas.platform.tracking.operations import FINGERPRINT_TAG, KIND_TAG, RUN_TAG
+from fedatlas.platform.tracking.operations import FINGERPRINT_TAG, KIND_TAG, REPLACED_TAG, RUN_TAG
 from fedatlas.sweeps.costs import CostModel, finished_trials, fit, makespan
 from fedatlas.sweeps.execution import Planned, request
 from fedatlas.sweeps.experiment import EXECUTION_FIELDS, Experiment, Resolved
 from fedatlas.sweeps.recording import (
     CONFIGURATION_FILE,
     FAILURE_FILE,
-    REPLACED_TAG,
     RUN_ID_FILE,
     SUMMARY_FILE,
 )

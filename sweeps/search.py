@@ -28,7 +28,7 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from fedatlas.algorithms.references import short
-from fedatlas.platform.errors import ConfigurationError, FedatlasError
+from fedatlas.platform.errors import FedatlasError
 from fedatlas.platform.federation.coordinator import Coordinator
 from fedatlas.platform.federation.placement import Cluster
 from fedatlas.platform.federation.runtime import InlineRuntime
@@ -40,7 +40,7 @@ from fedatlas.platform.tracking.operations import KIND_TAG, STUDY_TAG, RunStatus
 from fedatlas.platform.tracking.tracker import Tracker
 from fedatlas.sweeps.driver import FOLDERS, PROCESS_FAILURES, TUNE_ENVIRONMENT
 from fedatlas.sweeps.execution import inline_device, job, planned
-from fedatlas.sweeps.experiment import Experiment, Resolved, resolve
+from fedatlas.sweeps.experiment import Experiment, Resolved, require_blind, resolve
 from fedatlas.sweeps.preflight import TRIAL_BYTES
 from fedatlas.sweeps.spaces import Space
 from fedatlas.sweeps.tuned import Tuned
@@ -151,19 +151,6 @@ def blind(federated: FederatedGraph) -> FederatedGraph:
         federated,
         clients=tuple(replace(graph, test=np.zeros_like(graph.test)) for graph in federated.clients),
     )
-
-
-def require_blind(given: Experiment) -> None:
-    """Refuse settings under which validation scores depend on test nodes.
-
-    Raises:
-        ConfigurationError: names the setting and another value.
-    """
-    if given.weighting == "test_nodes":
-        raise ConfigurationError(
-            "weighting=test_nodes weighs clients by their test nodes, which a search must not see: "
-            "use weighting=uniform or nodes"
-        )
 
 
 class SearchTrial(tune.Trainable):

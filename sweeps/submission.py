@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ray.exceptions import RayError
-
 from fedatlas.platform.errors import FedatlasError
 from fedatlas.platform.tracking.destination import redacted
 
@@ -26,9 +24,14 @@ SECRETS_FILE = "variables.sh"
 """Of the job's folder: variables whose value holds a password or a token."""
 POLL_SECONDS = 2.0
 START_SECONDS = 60.0
-_FAILURES = (RuntimeError, ConnectionError, OSError, RayError)
-"""What Ray's client raises where it cannot do its work; a missing token is a `RayError`."""
 HOW_TO_ADDRESS = "the address of the dashboard, as in http://head:8265"
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What Ray's client raises where it cannot do its work; a missing token is a `RayError`."""
+    from ray.exceptions import RayError
+
+    return RuntimeError, ConnectionError, OSError, RayError
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def submit(
                 job = client.submit_job(
                     entrypoint=entrypoint, runtime_env=runtime, metadata={"fedatlas.study": Path(study).stem}
                 )
-            except _FAILURES as error:
+            except _failures() as error:
                 # A cluster that has just come up takes jobs a moment after its dashboard answers.
                 if "No available agent" in str(error) and time.monotonic() < until:
                     time.sleep(POLL_SECONDS)
@@ -133,7 +136,7 @@ def follow(submitted: Submitted, write: Callable[[str], None], poll: float = POL
         try:
             ended = client.get_job_status(submitted.job).is_terminal()
             text = client.get_job_logs(submitted.job)
-        except _FAILURES as error:
+        except _failures() as error:
             raise FedatlasError(
                 f"lost sight of job {submitted.job}: {_first_line(error)}; it goes on by itself, look with "
                 f"`ray job status --address {submitted.address} {submitted.job}`"
@@ -155,7 +158,7 @@ def _client(address: str) -> JobSubmissionClient:
         raise FedatlasError(
             "job submission needs Ray's dashboard: pip install 'ray[default]' in the version of the cluster"
         ) from error
-    except _FAILURES as error:
+    except _failures() as error:
         raise FedatlasError(
             f"no cluster takes jobs at RAY_ADDRESS={address} ({_first_line(error)}): it must be "
             f"{HOW_TO_ADDRESS}, with RAY_AUTH_MODE and RAY_AUTH_TOKEN as the cluster wants them"

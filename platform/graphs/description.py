@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from scipy.sparse.csgraph import connected_components
 
 from fedatlas.platform.graphs.graph import Array, FederatedGraph, Graph
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,8 @@ def describe_clients(federated: FederatedGraph, whole: Graph | None = None) -> p
         federated: the divided graph.
         whole: the graph that was divided, see `fedatlas.platform.graphs.federated.preprocess`.
     """
+    import pandas as pd
+
     degrees = None if whole is None else np.bincount(whole.edges[0], minlength=whole.nodes)
     rows = []
     for part in federated.clients:
@@ -201,6 +206,8 @@ def describe_graph_clients(federated: FederatedGraph) -> pd.DataFrame:
     Columns: ``client``, ``graphs``, ``nodes``, ``edges`` (undirected), ``features`` (width), ``train``,
     ``validation``, ``test`` (graphs), ``histogram`` (training graphs of each class).
     """
+    import pandas as pd
+
     return pd.DataFrame(
         [
             {

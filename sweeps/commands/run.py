@@ -68,13 +68,6 @@ def run(
 
     Example: fedatlas run --dataset minesweeper --clients 5 --algorithm fedgmc --rounds 30 --set lr=0.02
     """
-    from rich.console import Console
-
-    from fedatlas.sweeps.commands.output import run_summary
-    from fedatlas.sweeps.interface import run as run_experiment
-    from fedatlas.sweeps.recording import write_json
-    from fedatlas.sweeps.tuned import filled, read_tuned
-
     values: dict[str, Any] = {
         "dataset": dataset,
         "clients": clients,
@@ -88,10 +81,17 @@ def run(
         **split_settings(settings or []),
     }
     if tuned is not None:
+        from fedatlas.sweeps.tuned import filled, read_tuned
+
         values = filled(values, read_tuned(tuned))
     for key in ("dataset", "algorithm"):
         if values[key] is None:
             raise ConfigurationError(f"--{key} is missing: name one, or a file with --tuned")
+
+    from rich.console import Console
+
+    from fedatlas.sweeps.interface import run as run_experiment
+
     console = Console()
     try:
         result = run_experiment(
@@ -106,6 +106,10 @@ def run(
             soft_wrap=True,
         )
         raise typer.Exit(130) from error
+
+    from fedatlas.sweeps.commands.output import run_summary
+    from fedatlas.sweeps.recording import write_json
+
     console.print(run_summary(result.values))
     if json is not None:
         try:

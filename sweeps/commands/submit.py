@@ -48,7 +48,6 @@ def submit(
     from fedatlas.sweeps.interface import Study
 
     console = Console()
-    address = submission.submission_address(os.environ.get("RAY_ADDRESS"))
     study = Study(
         name,
         tuned=tuned or (),
@@ -59,6 +58,7 @@ def submit(
         without=split(without),
         placement=placement,
     )
+    address = submission.submission_address(os.environ.get("RAY_ADDRESS"))
     values = {
         "algorithms": algorithms,
         "seeds": seeds,

@@ -110,13 +110,13 @@ class Sweep:
         results: its results folder.
     """
 
-    def __init__(self, study: str, results: Path, moment: str, **environment: str) -> None:
+    def __init__(self, study: str, results: Path, moment: str, *words: str, **environment: str) -> None:
         self.results = results
         self._faults = Path(environment.get("FAULT_FOLDER", results.parent / f"faults-{time.monotonic_ns()}"))
         self._faults.mkdir(exist_ok=True)
         inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         self.process = subprocess.Popen(
-            [str(FEDATLAS), "sweep", study, "--no-report"],
+            [str(FEDATLAS), "sweep", study, "--no-report", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -377,4 +377,63 @@ def test_a_node_that_dies_is_done_without(
     finally:
         ray.shutdown()
         cluster.shutdown()
+    nothing_is_left(results)
+
+
+CLOCK = """
+import os
+import time
+
+_real = time.time
+_set_back = os.environ.get("CLOCK_IS_SET_BACK", "/nowhere")
+time.time = lambda: _real() - 3600 * os.path.exists(_set_back)
+"""
+"""What Python runs first: the wall clock goes back an hour once a file is there."""
+
+
+@pytest.mark.slow
+def test_a_clock_that_is_set_back_changes_nothing(
+    results: Path, tmp_path: Path, study: str, undisturbed: pd.DataFrame
+) -> None:
+    """While a sweep is dead, in mid-run, and between a trial and its repetition."""
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "sitecustomize.py").write_text(CLOCK)
+    path = os.pathsep.join([str(tmp_path / "python"), os.environ.get("PYTHONPATH", "")])
+    mark = tmp_path / "set-back"
+
+    def begin(moment: str, *words: str) -> Sweep:
+        return Sweep(study, results, moment, *words, PYTHONPATH=path, CLOCK_IS_SET_BACK=str(mark))
+
+    def finish(sweep: Sweep, count: int) -> str:
+        """Id of the run that counts, of so many."""
+        code, printed = sweep.end()
+        assert code == 0, printed
+        store = Store()
+        runs = list(store.runs("faulty", "tags.`fedatlas.kind` = 'trial'"))
+        assert [each.info.status for each in runs] == ["FINISHED"] * count
+        for each in [*runs, *store.runs("faulty", "tags.`fedatlas.kind` = 'sweep'")]:
+            assert each.info.end_time >= each.info.start_time
+        [shown] = reading.trials(store, "faulty")["run_id"]
+        table = reading.rounds(store, [shown])
+        pd.testing.assert_frame_equal(numbers(table), numbers(undisturbed), check_exact=True)
+        assert (table.filter(like="time/").dropna(axis=1) >= 0).all(axis=None)
+        return str(shown)
+
+    killed = begin("training")
+    killed.reached()
+    killed.process.kill()
+    killed.go()
+    killed.end()
+    mark.touch()
+    first = finish(begin("never"), 1)
+    check(study, Store(), undisturbed)
+
+    mark.unlink()
+    sweep = begin("training", "--force")
+    sweep.reached()
+    mark.touch()
+    sweep.go()
+    second = finish(sweep, 2)
+    third = finish(begin("never", "--force"), 3)
+    assert len({first, second, third}) == 3
     nothing_is_left(results)

@@ -19,11 +19,11 @@ from fedatlas.platform.errors import FedatlasError
 from fedatlas.platform.federation.actors import Fleet
 from fedatlas.platform.federation.cluster import resources
 from fedatlas.platform.tracking import journal, reading
+from fedatlas.platform.tracking.operations import REPLACED_TAG
 from fedatlas.platform.tracking.store import Store
 from fedatlas.sweeps import Study, preflight, run
 from fedatlas.sweeps.driver import StudyOutcome, alone, run_study
 from fedatlas.sweeps.execution import checkpoint_path
-from fedatlas.sweeps.recording import REPLACED_TAG
 from fedatlas.sweeps.trial import FederatedTrial, FleetBroker
 
 pytestmark = pytest.mark.ray
