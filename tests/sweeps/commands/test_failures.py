@@ -1,8 +1,9 @@
-"""A disk that is full, and a folder that goes away: told in words, finished work kept."""
+"""A disk full or read-only, a folder without permission or gone: told in words, finished work kept."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -17,9 +18,14 @@ FEDATLAS = Path(sys.executable).with_name("fedatlas")
 RUN = ("run", "--dataset", "minesweeper", "--clients", "5", "--algorithm", "fedavg", "--rounds", "3")
 
 
-def command(words: tuple[str, ...], results: Path) -> subprocess.Popen[str]:
+SWEEP = ("sweep", "quickstart", "--seeds", "1", "--rounds", "3", "--no-report")
+OBEYS = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+"""Root may write everywhere; the program that this starts may not."""
+
+
+def command(words: tuple[str, ...], results: Path, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [str(FEDATLAS), *words],
+        [*before, str(FEDATLAS), *words],
         env={**os.environ, "FEDATLAS_RESULTS": str(results), "COLUMNS": "400"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -70,6 +76,35 @@ def test_a_run_on_a_full_disk_says_so(disk: Path) -> None:
     process = command(RUN, disk / "results")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
+
+
+@pytest.mark.parametrize("words", [RUN, pytest.param(SWEEP, marks=pytest.mark.slow)], ids=["run", "sweep"])
+def test_a_read_only_disk_is_told_before_anything_runs(disk: Path, words: tuple[str, ...]) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    output, _ = (process := command(words, disk / "results")).communicate(timeout=120)
+    assert process.returncode == 2, output
+    assert "Traceback" not in output
+    assert "Read-only file system" in output
+    assert "FEDATLAS_RESULTS" in output
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    output, _ = (process := command(words, disk / "results")).communicate(timeout=300)
+    assert process.returncode == 0, output
+
+
+@pytest.mark.parametrize("words", [RUN, pytest.param(SWEEP, marks=pytest.mark.slow)], ids=["run", "sweep"])
+def test_a_folder_without_permission_is_told_before_anything_runs(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    before = OBEYS if os.geteuid() == 0 else ()
+    if before and shutil.which(before[0]) is None:
+        pytest.skip("root obeys no permission")
+    tmp_path.chmod(0o555)
+    output, _ = (process := command(words, tmp_path / "results", before)).communicate(timeout=120)
+    tmp_path.chmod(0o755)
+    assert process.returncode == 2, output
+    assert "Traceback" not in output
+    assert f"results folder {tmp_path / 'results'} cannot be written (Permission denied)" in output
+    assert "FEDATLAS_RESULTS" in output
 
 
 @pytest.mark.slow
