@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ from collections.abc import Mapping, Sequence
 
 import psutil
 
+LIMIT = 1800.0
+"""Seconds after which a program counts as stuck."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -31,6 +34,14 @@ def tree_memory(pid: int) -> int:
     return total
 
 
+def end_tree(pid: int) -> None:
+    """Kill a process and its descendants."""
+    root = psutil.Process(pid)
+    for process in [*root.children(recursive=True), root]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, float]:
     """Run a program and read the JSON object in the last line that it prints.
 
@@ -40,7 +51,7 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
         the start of the process until then.
 
     Raises:
-        SystemExit: the program failed.
+        SystemExit: the program failed, or did not end within `LIMIT`.
     """
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         begin = time.time()
@@ -61,7 +72,12 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        process.wait()
+        try:
+            process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            end_tree(process.pid)
+            process.wait()
+            errors.write(f"\nhas not ended in {LIMIT:.0f} s")
         done.set()
         watcher.join()
         output.seek(0)
